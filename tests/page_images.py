@@ -22,11 +22,12 @@ from tests.page_site import PageSite, populate
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DESK: Final = {"width": 1280, "height": 860, "deviceScaleFactor": 1, "mobile": False}
+TALL: Final = DESK | {"height": 1720}
 PHONE: Final = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 IMAGES: Final[dict[str, tuple[str, dict[str, Any], bool]]] = {
     "page-rack": ("/?q=node-3", DESK, False),
     "page-machine": ("/machine/{node-38}", DESK, False),
-    "page-workflow": ("/machine/{node-36}", DESK, False),
+    "page-workflow": ("/machine/{node-36}", TALL, False),
     "page-phone": ("/", PHONE, True),
 }
 """The content of each file: the path ({NAME}: the MAC of a machine), the screen, and whether it is dark."""

@@ -85,9 +85,23 @@ INSTALLATION: list[Played] = [
 ]  # fmt: skip
 """From the first packet to cloud-init."""
 
+BY_BMC: list[Played] = [
+    *(
+        (after, Step.POWER, Outcome.INFO, f"pxe, attempt 1: {message}", {"reason": reason, "way": "pxe", "attempt": 1})
+        for after, reason, message in (
+            (0.0, "PoweringOff", "switching the machine off"),
+            (6.1, "OverrideSet", "setting the boot device"),
+            (7.4, "PoweringOn", "switching the machine on"),
+            (9.2, "WaitingForDiscover", "the machine is on, waiting for its DISCOVER"),
+        )
+    ),
+    *((34.0 + after, *event) for after, *event in INSTALLATION),
+]
+"""An installation by BMC control, from its first report to cloud-init."""
+
 IN_ACTION: list[Played] = [
-    *(event for event in INSTALLATION if event[0] <= 91.0),
-    (104.0, Step.ACTION, Outcome.INFO, "resizing /dev/nvme0n1p1 to 1.8 TiB",
+    *(event for event in BY_BMC if event[0] <= 125.0),
+    (138.0, Step.ACTION, Outcome.INFO, "resizing /dev/nvme0n1p1 to 1.8 TiB",
      {"action": "grow-partition", "output": "partition table: GPT, 2 entries\nresizing /dev/nvme0n1p1 to 1.8 TiB"}),
 ]  # fmt: skip
 """The same up to the middle of the second of three actions."""
@@ -241,7 +255,10 @@ def populate(site: PageSite, now: float) -> dict[str, str]:
     for number in range(1, 49):
         name = f"node-{number}"
         labels = {"rack": "abc"[number % 3], "role": "storage" if number % 5 == 0 else "compute"}
-        macs[name] = site.hardware(name, number, labels=labels, osie="rescue" if number % 7 == 0 else "hook")
+        power = "on" if number in (35, 36) else None
+        macs[name] = site.hardware(
+            name, number, labels=labels, osie="rescue" if number % 7 == 0 else "hook", power=power
+        )
         if number <= 20:
             site.play(macs[name], INSTALLATION, now - 86_400 + 700 * number, name)
         elif number == 36:

@@ -52,7 +52,7 @@ from edge.settings import FilePath
     "--bmc",
     is_flag=True,
     help="Start with the machine off. The controller boots it by its simulated BMC, and switches it off and on after "
-    "the installation.",
+    "the installation. With Secure Boot or arm64, whose firmware can't start the lab's disk, only off.",
 )
 @click.option("--static", is_flag=True, help="With --medium: boot without DHCP.")
 @click.option(
@@ -74,6 +74,11 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("--ipv6 is a rack without IPv4, --dual-stack one with both: leave one of them out")
     if given["full"] and medium == Drive.USB and firmware == Firmware.BIOS:
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
+    if given["full"] and not Firmware(firmware).boots_lab_disk:
+        raise click.UsageError(
+            f"--full boots a Debian for x86-64 from the disk, whose loader has no signature, and {firmware} can't do "
+            "that: leave one of them out"
+        )
     if given["bmc"] and medium is not None:
         raise click.UsageError("--bmc boots the machine from the network, not from a medium: leave one of them out")
     if given["bmc"] and given["ipv6"] and not given["full"]:

@@ -98,8 +98,10 @@ UP = "up"
 """`phase` of the OSIE's first report."""
 POWERING_ON = "PoweringOn"
 """`reason` of a step of `Step.POWER` between off and on: the BMC has reported that the machine is off."""
+WAITING_FOR_DISCOVER: Final = "WaitingForDiscover"
+"""`reason` of a step of `Step.POWER` from power-on to the first DHCP packet."""
 SWITCHING_REASONS: Final = frozenset(
-    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", "WaitingForDiscover"}
+    {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", WAITING_FOR_DISCOVER}
 )
 """Values of `reason` of a step of `Step.POWER` while BMC control boots the machine (`tink.bmc.boot.BootReason`)."""
 OFF = "off"

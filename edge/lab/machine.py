@@ -56,6 +56,18 @@ class Firmware(StrEnum):
         return self.variables != "OVMF_VARS_4M.fd"
 
     @property
+    def architecture(self) -> int | None:
+        """Return the architecture that the firmware names in DHCP (RFC 4578 section 2.1); None: its card has iPXE."""
+        if self is Firmware.BIOS:
+            return None
+        return 11 if self is Firmware.ARM64 else 16 if self.boots_by_http else 7
+
+    @property
+    def boots_lab_disk(self) -> bool:
+        """Return True if the firmware starts the lab's disk images, whose loader is for x86-64 and has no signature."""
+        return self is not Firmware.ARM64 and not self.is_secure
+
+    @property
     def variables(self) -> str:
         """Return the file with the firmware's variables, which hold the trusted keys."""
         kinds = {Firmware.SECURE: ".ms", Firmware.SECURE_HTTP: ".ms"}

@@ -23,7 +23,7 @@ from textwrap import indent
 import aiohttp
 
 from edge.admin_token import read, token_file
-from edge.building.builder import Builder, locked, recipes
+from edge.building.builder import Artifacts, Builder, locked, recipes
 from edge.building.screen import Screen
 from edge.building.shell import CommandError, Daemon, run
 from edge.doctor import check_lab, kubectl_path
@@ -32,6 +32,7 @@ from edge.journey.follow import Lost, follow
 from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
 from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
+from ipxe.binaries import BinariesError, BootBinaries, BootPath, NoBinaryError
 from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
 from tink.errors import TinkedgeError
@@ -100,6 +101,8 @@ class MachineProgress:
 MAC = "52:54:00:12:34:56"
 _HARDWARE = "lab-machine"
 _ADMIN = "http://127.0.0.1:7081"
+_IPXE_DIR = Path("/usr/lib/ipxe")
+"""The directory of Debian's package ipxe."""
 _TINY_DISK_MIB = 64
 _FULL_DISK_MIB = 2048
 _READY_SECONDS = 30.0
@@ -136,7 +139,26 @@ class LabSettings:
     medium: Drive | None = None
     static: bool = False
     bmc: bool = False
-    """The machine is off until the controller switches it on by its BMC."""
+    """The machine is off until the controller switches it on by its BMC. After the installation, it is switched off
+    and on, and boots from its disk. Firmware that can't boot the lab's disk is only switched off."""
+
+    @property
+    def boot_path(self) -> BootPath:
+        """Return the program by which the machine boots."""
+        return BootPath.GRUB if self.firmware.is_secure or self.shim_dir is not None else BootPath.IPXE
+
+
+def check_boot_program(settings: LabSettings) -> None:
+    """Check that there is a boot program for the firmware of the machine. Raises LabError."""
+    code = settings.firmware.architecture
+    if code is None:
+        return
+    try:
+        binaries = BootBinaries(settings.ipxe_dir or _IPXE_DIR, settings.shim_dir, settings.boot_path)
+        binaries.for_architectures((code,), http=settings.firmware.boots_by_http)
+    except (BinariesError, NoBinaryError) as error:
+        option = "--shim-dir" if settings.boot_path is BootPath.GRUB else "--ipxe-dir"
+        raise LabError(f"--firmware {settings.firmware}: {error}; or give another directory with {option}") from error
 
 
 class LabBmc(BmcServer):
@@ -273,62 +295,27 @@ class Lab:
                 raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
 
     async def _run(self, stack: AsyncExitStack) -> None:
-        settings = self._settings
-        if settings.firmware is Firmware.ARM64 and settings.full:
-            raise LabError("--full installs a Debian for x86-64, which no arm64 machine boots: leave one of them out")
         self._examine()
-        stack.enter_context(locked(settings.cache))
-        shutil.rmtree(self._logs, ignore_errors=True)
-        self._logs.mkdir(parents=True)
-        directory = settings.cache / "running"
-        shutil.rmtree(directory, ignore_errors=True)  # left by a lab that was killed
-        directory.mkdir()
-        stack.callback(shutil.rmtree, directory)
-
+        stack.enter_context(locked(self._settings.cache))
+        directory = self._create_directory(stack)
         rack = Rack(self._network)
         stack.push_async_callback(rack.down)
         await rack.up()
         self._done("rack", f"namespace {rack.namespace}, bridge {self._network.address}/{self._network.prefix}")
-
         # The stack starts during the builds, which wait for mirrors and disks.
         edge = await self._start_stack(directory)
         stack.push_async_callback(edge.stop)
-        builder = Builder(
-            settings.cache,
-            lambda what: self._screen.step("build", what, Outcome.INFO),
-            settings.wheel,
-            settings.firmware.arch,
-        )
-        self._doing = builder.doing
-        metadata_url = f"http://{IPV6.host}:{HTTP_PORT}" if settings.ipv6 else ""
-        with rack.outside():
-            artifacts = await builder.build(
-                full=settings.full, metadata_url=metadata_url, dual_stack=settings.dual_stack
-            )
-        self._done(
-            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
-        )
+        artifacts = await self._build(rack)
+        await self._start_upstreams(stack, edge, artifacts)
+        await self._boot_and_prove(stack, rack, edge, artifacts, directory)
 
-        self._doing = lambda: "starting the stack, and filling the registry"
-        await asyncio.gather(
-            start_registry(stack, self._network.address, settings.cache / "registry", self._logs, artifacts),
-            start_depot(stack, self._network.address, artifacts),
-        )
-        if not await edge.answers(f"http://{self._network.host}:{HTTP_PORT}/readyz", _READY_SECONDS):
-            self._check_edge(edge)
-            raise LabError(f"tinkedge up is not ready after {_READY_SECONDS:.0f} s:\n{edge.log_tail()}")
-        self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
-
+    async def _boot_and_prove(
+        self, stack: AsyncExitStack, rack: Rack, edge: Daemon, artifacts: Artifacts, directory: Path
+    ) -> None:
+        """Boot the machine, show its journey, and prove that it ended well. Raises CommandError, LabError."""
+        settings, kubeconfig = self._settings, directory / "data" / "kubeconfig"
         self._doing = lambda: "applying the manifests"
-        program = kubectl_path()
-        if program is None:
-            raise CommandError("kubectl is not on PATH; `make run` brings one")
-        kubeconfig, cache = str(directory / "data" / "kubeconfig"), str(directory / "kubectl-cache")
-
-        async def kubectl(*arguments: str | Path, stdin: bytes | None = None) -> str:
-            command = [program, "--kubeconfig", kubeconfig, "--cache-dir", cache, *arguments]
-            return (await run(command, timeout=30, stdin=stdin)).rstrip()
-
+        kubectl = _kubectl(kubeconfig, directory / "kubectl-cache")
         boot = self._boot_by_bmc if settings.bmc else self._boot
         machine = await boot(stack, kubectl, directory)
         before = edge.cpu_seconds()
@@ -336,14 +323,16 @@ class Lab:
         stack.push_async_callback(events.aclose)
         await self._follow(events, edge, machine, self._is_last)
         if settings.bmc and not settings.full:  # whose Template restarts the machine
-            await self._power_cycle(kubeconfig)
-            await self._follow(events, edge, machine, self._is_disk_booted)
+            if settings.firmware.boots_lab_disk:
+                await self._switch("cycle", kubeconfig)
+                await self._follow(events, edge, machine, self._is_disk_booted)
+            else:
+                await self._switch("off", kubeconfig)
         took = self._screen.since_power_on()
         self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
         if settings.ipv6:
             self._done("rack", f"the machine has sent {rack.ipv4_packets()} packets of IPv4 and ARP since power-on")
-
         used = edge.cpu_seconds() - before
         self._screen.block("")
         kinds = f"workflow,hardware,{MACHINE.plural}.{MACHINE.group}" if settings.bmc else "workflow,hardware"
@@ -369,6 +358,18 @@ class Lab:
         if problems:
             listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
             raise LabError(f"this host can't run the lab:\n{listed}")
+        if self._settings.medium is None:
+            check_boot_program(self._settings)
+
+    def _create_directory(self, stack: AsyncExitStack) -> Path:
+        """Create the directories of the logs and of this run; `stack` removes the latter."""
+        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        directory = self._settings.cache / "running"
+        shutil.rmtree(directory, ignore_errors=True)  # left by a lab that was killed
+        directory.mkdir()
+        stack.callback(shutil.rmtree, directory)
+        return directory
 
     def _done(self, name: str, message: str) -> None:
         self._last_step = f"{name}: {message}"
@@ -382,6 +383,7 @@ class Lab:
             *(["--ipv6", "--ipv6-router", self._network.bridge] if ":" in "".join(self._network.addresses) else []),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             *(["--bmc"] if self._settings.bmc else []),
+            *("--boot-path", self._settings.boot_path.value),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
@@ -389,11 +391,40 @@ class Lab:
             command += ["--kernel-parameters", "console=ttyAMA0"]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
-        if self._settings.firmware.is_secure or self._settings.shim_dir is not None:
-            command += ["--boot-path", "grub"]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
         return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
+
+    async def _build(self, rack: Rack) -> Artifacts:
+        """Build OSIE, actions and disk image. Raises CommandError."""
+        settings = self._settings
+        builder = Builder(
+            settings.cache,
+            lambda what: self._screen.step("build", what, Outcome.INFO),
+            settings.wheel,
+            settings.firmware.arch,
+        )
+        self._doing = builder.doing
+        metadata_url = f"http://{IPV6.host}:{HTTP_PORT}" if settings.ipv6 else ""
+        with rack.outside():
+            artifacts = await builder.build(
+                full=settings.full, metadata_url=metadata_url, dual_stack=settings.dual_stack
+            )
+        osie, image = _megabytes(artifacts.kernel, artifacts.initrd), _megabytes(artifacts.image)
+        self._done("build", f"OSIE {osie}, disk image {image}")
+        return artifacts
+
+    async def _start_upstreams(self, stack: AsyncExitStack, edge: Daemon, artifacts: Artifacts) -> None:
+        """Start the servers of the artifacts, and wait for the stack. Raises CommandError, LabError."""
+        self._doing = lambda: "starting the stack, and filling the registry"
+        await asyncio.gather(
+            start_registry(stack, self._network.address, self._settings.cache / "registry", self._logs, artifacts),
+            start_depot(stack, self._network.address, artifacts),
+        )
+        if not await edge.answers(f"http://{self._network.host}:{HTTP_PORT}/readyz", _READY_SECONDS):
+            self._check_edge(edge)
+            raise LabError(f"tinkedge up is not ready after {_READY_SECONDS:.0f} s:\n{edge.log_tail()}")
+        self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
 
     def _manifests(self) -> list[Path]:
         """Return the files with the objects to apply."""
@@ -449,12 +480,13 @@ class Lab:
             self._done("kubectl", line)
         return machine
 
-    async def _power_cycle(self, kubeconfig: str) -> None:
-        """Switch the machine off and on by its BMC, as an operator does. Raises CommandError."""
-        command = [sys.executable, "-m", "edge.cli", "power", _HARDWARE, "cycle", "--kubeconfig", kubeconfig]
-        self._doing = lambda: " ".join(command[2:6])
+    async def _switch(self, action: str, kubeconfig: Path) -> None:
+        """Switch the machine by its BMC, as an operator does; `action`: as in `tinkedge power`. Raises CommandError."""
+        shown = f"tinkedge power {_HARDWARE} {action}"
+        self._doing = lambda: shown
+        command = [sys.executable, "-m", "edge.cli", "power", _HARDWARE, action, "--kubeconfig", str(kubeconfig)]
         reported = (await run(command, timeout=_POWER_SECONDS)).strip()
-        self._done("power", f"tinkedge power {_HARDWARE} cycle: {reported}")
+        self._done("power", f"{shown}: {reported}")
 
     async def _medium(self, directory: Path) -> Path:
         """Fetch the machine's boot medium as a BMC does. Raises CommandError, LabError."""
@@ -594,6 +626,19 @@ class Lab:
         if bmc.next_boot.target != "None":
             raise LabError(f"the BMC still has the boot device {bmc.next_boot.target}")
         self._done("bmc", "netbooting is disabled again, and no boot device is set")
+
+
+def _kubectl(kubeconfig: Path, cache: Path) -> Kubectl:
+    """Return a function that runs kubectl against the lab's API. Raises CommandError if there is no kubectl."""
+    program = kubectl_path()
+    if program is None:
+        raise CommandError("kubectl is not on PATH; `make run` brings one")
+
+    async def kubectl(*arguments: str | Path, stdin: bytes | None = None) -> str:
+        command = [program, "--kubeconfig", kubeconfig, "--cache-dir", cache, *arguments]
+        return (await run(command, timeout=30, stdin=stdin)).rstrip()
+
+    return kubectl
 
 
 def _compare(image: Path, disk: Path) -> int:

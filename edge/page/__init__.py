@@ -16,6 +16,7 @@ from edge.page.site import Access, Site
 from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
 from edge.page.timeline import Bar, BootChain, chains
 from edge.page.timeline import timeline as timeline_of
+from edge.page.words import Phase
 
 __all__ = [
     "About",
@@ -29,6 +30,7 @@ __all__ = [
     "Osie",
     "Other",
     "Pages",
+    "Phase",
     "Rack",
     "Site",
     "chains",

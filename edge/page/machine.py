@@ -168,13 +168,14 @@ class Machines:
         its_row = row(
             named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits, power=power
         )
+        drawn = timeline(found[number], now, limits, next_step, found[number + 1 :][:EARLIER]) if found else None
         return MachineShown(
             row=its_row,
             wrong=_wrong(its_row, awaited.finding if awaited is not None else None),
             machine=machine,
             facts=tuple(_facts(machine, events, its_traits.osie)),
             power=_power(machine, power) if machine is not None else None,
-            timeline=timeline(found[number], now, limits, next_step, found[number + 1 :][:EARLIER]) if found else None,
+            timeline=drawn,
             number=number,
             earlier=tuple(
                 (at, timeline(chain, now, limits, None))
@@ -186,12 +187,17 @@ class Machines:
             output_cut=cut,
             last_line=lines.rpartition("\n")[2][:LAST_LINE_CHARACTERS],
             printed=printed,
-            is_over=number > 0 or its_row.kind in (RowKind.DONE, RowKind.UNREGISTERED),
+            is_over=number > 0 or (its_row.kind in (RowKind.DONE, RowKind.UNREGISTERED) and not _goes_on(drawn)),
             events=tuple(events[: -SHOWN_EVENTS - 1 : -1]),
             more_events=max(0, len(events) - SHOWN_EVENTS),
             manifest=next(proposed, "") if machine is None else "",
             claimants=tuple(sorted(f"{each.namespace}/{each.name}" for each in claimants)),
         )
+
+
+def _goes_on(drawn: Timeline | None) -> bool:
+    """Return True if a step of a boot goes on."""
+    return drawn is not None and bool(drawn.bars) and drawn.bars[-1].open
 
 
 def _wrong(its_row: Row, finding: Diagnosis | None) -> Wrong | None:

@@ -1,6 +1,7 @@
 """The boots of a machine, drawn to scale: the duration of each step, beside the usual one here. Pure.
 
-A machine that was installed restarts from its disk: that boot belongs to the installation before, up to cloud-init.
+A machine that was installed restarts from its disk: that boot belongs to the installation before, up to cloud-init. A
+boot by BMC control begins with the first report of BMC control, before the first packet of the machine.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
-from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
+from edge.journey.events import SWITCHING_REASONS, WAITING_FOR_DISCOVER, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, MachineBoot, StepLimits, Story, workflow_of
-from edge.page.words import AFTER, STATES, Phase, phase
+from edge.page.words import AFTER, POWER_STEPS, STATES, Phase, phase
 
 RESTART_SECONDS: Final = 900.0  # a system that comes up so soon after a Workflow is what that has installed
 MAX_BARS: Final = 80  # maximum number of bars; the newest are drawn
@@ -87,8 +88,10 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Stretch:
+    """A step from `begin` to `end`. `reached` is the milestone before it; None: a step of BMC control."""
+
     label: str
-    reached: Milestone
+    reached: Milestone | None
     begin: float
     end: float
     open: bool = False
@@ -111,9 +114,10 @@ class _Mark:
 
 @dataclass(slots=True)
 class BootChain:
-    """Boots that belong together, oldest first."""
+    """Boots that belong together, oldest first. `power`: the reports of BMC control before the first packet."""
 
     boots: list[MachineBoot] = field(default_factory=list)
+    power: list[JourneyEvent] = field(default_factory=list)
 
     @property
     def began(self) -> float:
@@ -127,12 +131,19 @@ class BootChain:
 
 
 def chains(story: Story) -> list[BootChain]:
-    """Return the boots of a machine, oldest first. The boot of an installed system belongs to its installation."""
+    """Return the boots of a machine, oldest first. The boot of an installed system belongs to its installation.
+
+    The last one has no event but `power` if BMC control boots the machine, and the machine has sent no packet yet.
+    """
     found: list[BootChain] = []
     for boot in story.boots:
         before = found[-1].boots[-1] if found else None
+        unread = [] if before is None or boot.continues else before.events[before.after :]
+        first = takewhile(lambda pair: pair[1] is None, zip(boot.events, boot.marks, strict=True))
+        power = _reports([*unread, *(event for event, _ in first)])
         joins = (
             before is not None
+            and not power
             and before.at is not None
             and before.at >= Milestone.WORKFLOW_ENDED
             and not boot.continues
@@ -143,8 +154,41 @@ def chains(story: Story) -> list[BootChain]:
         if joins:
             found[-1].boots.append(boot)
         else:
-            found.append(BootChain([boot]))
+            found.append(BootChain([boot], power))
+    last = story.boot
+    power = _reports(last.events[last.after :]) if last.at is not None else []
+    if power:
+        found.append(BootChain([MachineBoot(power[0].time)], power))
     return found
+
+
+def _reports(events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
+    """Return the reports of BMC control about the last boot that it has begun in these events, and that of its end."""
+    found: list[JourneyEvent] = []
+    for event in events:
+        if _is_switching(event):
+            if found and not _is_switching(found[-1]):
+                found.clear()
+            # A step is reported again with its progress. A report that the DISCOVER is awaited may come after the
+            # DISCOVER: it begins no boot.
+            before = found[-1].detail["reason"] if found else WAITING_FOR_DISCOVER
+            if event.detail["reason"] != before:
+                found.append(event)
+        elif found and _is_switching(found[-1]) and _ends_switching(event, found[-1]):
+            found.append(event)
+    return found
+
+
+def _is_switching(event: JourneyEvent) -> bool:
+    return event.step is Step.POWER and event.detail.get("reason") in SWITCHING_REASONS
+
+
+def _ends_switching(event: JourneyEvent, last: JourneyEvent) -> bool:
+    """Return True if BMC control has ended its work without a packet of the machine, or its Workflow is over."""
+    if event.step is Step.POWER and "reason" in event.detail:
+        return event.outcome in (Outcome.OK, Outcome.FAILED)
+    is_over = event.step is Step.WORKFLOW and event.detail.get("state") not in ("Pending", "Scheduled")
+    return is_over and event.detail.get("workflow") == last.detail.get("workflow")
 
 
 def events_of(chain: BootChain, after: BootChain | None, events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
@@ -162,15 +206,15 @@ def timeline(
     The usual durations are those of such machines, or else those of this machine in the boots `before`.
     """
     marks = list(_marks(chain))
-    if not marks:
+    stretches = [*_power_stretches(chain, marks, now), *_stretches(marks)]
+    if not marks and not stretches:
         return Timeline(chain.began, 0.0, "heard")
     boot = chain.boots[0]
     # the durations of its OSIE on its model
     kind = f"{boot.detail_of('osie')} {boot.detail_of('model')}".strip() if awaited is None else awaited.kind
-    stretches = _stretches(marks)
-    last = marks[-1]
-    if awaited is not None and limits.after(last.reached, kind) is not None:
+    if marks and awaited is not None and limits.after((last := marks[-1]).reached, kind) is not None:
         stretches.append(_Stretch(_label(last), last.reached, last.time, max(now, last.time), open=True))
+    state = _state(marks[-1]) if marks else stretches[-1].label
     began = stretches[0].begin if stretches else marks[0].time
     end = stretches[-1].end if stretches else marks[-1].time
     stretches = [each for each in stretches if each.open or each.failed or each.end - each.begin >= each.shortest]
@@ -179,17 +223,19 @@ def timeline(
     began = stretches[0].begin if dropped else began
     whole = max(end - began, 0.001)
     known: dict[str, float] = {}  # the longest time of each step in the earlier boots
-    for each in (each for chain in before for each in _stretches(list(_marks(chain)))):
-        known[each.label] = max(known.get(each.label, 0.0), each.end - each.begin)
+    for earlier in before:
+        earlier_marks = list(_marks(earlier))
+        for each in (*_power_stretches(earlier, earlier_marks, now), *_stretches(earlier_marks)):
+            known[each.label] = max(known.get(each.label, 0.0), each.end - each.begin)
     bars = tuple(
         Bar(
             label=each.label,
-            phase=phase(each.reached),
+            phase=Phase.POWER if each.reached is None else phase(each.reached),
             begin=each.begin,
             seconds=each.end - each.begin,
             open=each.open,
-            usual=known.get(each.label) if (usual := limits.usual(each.reached, kind)) is None else usual,
-            limit=limits.after(each.reached, kind) if each.reached is not Milestone.ACTION_BEGUN else None,
+            usual=known.get(each.label) if (usual := _usual(each, limits, kind)) is None else usual,
+            limit=None if each.reached in (None, Milestone.ACTION_BEGUN) else limits.after(each.reached, kind),
             failed=each.failed,
             x=round(100 * (each.begin - began) / whole, 3),
             width=round(100 * (each.end - each.begin) / whole, 3),
@@ -198,7 +244,11 @@ def timeline(
     )
     step = next((step for step in _STEPS if whole / step <= _TICKS), whole / _TICKS)
     ticks = tuple(Tick(round(100 * at * step / whole, 3), at * step) for at in range(int(whole / step) + 1))
-    return Timeline(began, end - began, _state(last), bars, ticks, dropped)
+    return Timeline(began, end - began, state, bars, ticks, dropped)
+
+
+def _usual(stretch: _Stretch, limits: StepLimits, kind: str) -> float | None:
+    return None if stretch.reached is None else limits.usual(stretch.reached, kind)
 
 
 def _marks(chain: BootChain) -> Iterator[_Mark]:
@@ -215,6 +265,23 @@ def _marks(chain: BootChain) -> Iterator[_Mark]:
             state = str(event.detail.get("state", ""))
             yield _Mark(reached, event.time, action, event.outcome is Outcome.FAILED, state)
             last = reached
+
+
+def _power_stretches(chain: BootChain, marks: Sequence[_Mark], now: float) -> Iterator[_Stretch]:
+    """Yield the steps of BMC control, up to the first packet of the machine."""
+    for at, report in enumerate(chain.power):
+        if not _is_switching(report):
+            return
+        after = chain.power[at + 1] if at + 1 < len(chain.power) else None
+        end = after.time if after is not None else marks[0].time if marks else max(now, report.time)
+        yield _Stretch(
+            POWER_STEPS[str(report.detail["reason"])],
+            None,
+            report.time,
+            end,
+            open=after is None and not marks,
+            failed=after is not None and after.outcome is Outcome.FAILED,
+        )
 
 
 def _stretches(marks: Sequence[_Mark]) -> list[_Stretch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from edge.journey.events import Milestone
+from edge.journey.events import POWERING_ON, WAITING_FOR_DISCOVER, Milestone
 
 
 class RowKind(StrEnum):
@@ -82,9 +82,21 @@ AFTER: Final = {
 """The step that a machine is at between this milestone and the next. Traces have these words as span names."""
 
 
+POWER_STEPS: Final = {
+    "PoweringOff": "is switched off",
+    "InsertingMedium": "gets its boot medium",
+    "OverrideSet": "gets its boot device",
+    POWERING_ON: "is switched on",
+    "RunningActions": "its BMC runs actions",
+    WAITING_FOR_DISCOVER: "firmware starts",
+}
+"""The step of a machine that BMC control boots, by its reason (`edge.journey.events.SWITCHING_REASONS`)."""
+
+
 class Phase(StrEnum):
     """The phase of a boot that a step belongs to: its colour, and its word in the legend."""
 
+    POWER = "power"
     ADDRESS = "address"
     LOADING = "loading"
     STARTING = "starting"
@@ -93,6 +105,7 @@ class Phase(StrEnum):
 
 
 PHASE_WORDS: Final = {
+    Phase.POWER: "power",
     Phase.ADDRESS: "address",
     Phase.LOADING: "loads files",
     Phase.STARTING: "starts programs",

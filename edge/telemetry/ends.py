@@ -15,7 +15,7 @@ from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import StepLimits, read
 from edge.journey.history import milestone
 from edge.journey.recorder import Journey, News
-from edge.page import Bar, BootChain, chains, timeline_of
+from edge.page import Bar, BootChain, Phase, chains, timeline_of
 from tink.limits import Newest
 
 EVENTS: Final = 250  # number of a machine's last events that are read
@@ -109,7 +109,7 @@ class BootEnds:
             ended,
             outcome,
             message,
-            tuple(_step(bar) for bar in bars if bar.begin >= began and bar.begin < ended),
+            tuple(_step(bar) for bar in bars if began <= bar.begin < ended and bar.phase is not Phase.POWER),
             tuple(facts.items()),
             tuple((each.time, str(each.detail.get("rule", each.step.value)), each.message) for each in warned),
         )

@@ -5,21 +5,23 @@
 A program of its own, because the rack's network namespace becomes that of the process. It prints `ready`. Then it reads
 a `Case` as JSON from each line of its input, and prints an `Outcome` as JSON on a line. It ends with its input.
 
-The machine of a case is a QEMU with a disk that boots and reports so on its screen. It netboots only if its BMC makes
-it. The case ends when the machine has requested its iPXE script and the boot is reported as done, or when a sentence
-matches `Case.cause`, or after `within` seconds.
+The machine of a case is a QEMU with a disk that boots and reports so on its screen, or with the Linux of the lab's
+small disk image, which sends a DISCOVER. It netboots only if its BMC makes it. The case ends when the machine has
+requested its iPXE script and the boot is reported as done, or when a sentence matches `Case.cause`. Then the Workflow
+is deleted, and BMC control cleans up. `LIMIT_SECONDS` holds for all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.admin_token import read, token_file
+from edge.building.builder import default_cache
 from edge.building.shell import Daemon
 from edge.journey.events import JourneyEvent, Step
 from edge.journey.events import Outcome as StepOutcome
@@ -45,9 +48,12 @@ _ICOUNT = 5
 _POLL_SECONDS = 0.1
 NAMED_AFTER_SECONDS, NEXT_AFTER_SECONDS = 10, 20
 """Seconds after power-on until the cause is named, and until the next way is tried. The machine needs three to boot."""
-_CLEAN_UP_SECONDS = 20.0
+LIMIT_SECONDS = 400.0
+"""Limit of a whole case with its clean-up. What is not reached by then is never reached, however busy the host is."""
 _BMC_API = f"{MACHINE.group}/{MACHINE.version}"
 DISK_BOOTED = ">>DISKBOOT"
+LINUX = default_cache() / "images" / "tiny.raw.gz"
+"""The small disk image of `tinkedge lab`: its Linux sends a DISCOVER."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Case:
     reason, cause: reason and message of BootPrepared, `cause` as a regular expression; empty: the machine netboots.
     also: regular expressions of further true sentences.
     further: seconds for which the case goes on after the sentence, so that a retry shows.
+    has_linux: the disk has a Linux that sends a DISCOVER, instead of a boot sector.
     """
 
     name: str
@@ -77,7 +84,7 @@ class Case:
     cause: str = ""
     also: tuple[str, ...] = ()
     further: float = 0.0
-    within: float = 150.0
+    has_linux: bool = False
 
 
 @dataclass
@@ -85,7 +92,8 @@ class Outcome:
     """The end of a case. All times are in seconds since the wish to netboot.
 
     `netbooted`: the time of the request for the iPXE script, None if it never came. `discovered`: the same of the first
-    DISCOVER. `sentences`: time, object, reason and message of each condition and warning in order.
+    DISCOVER. `sentences`: time, object, reason and message of each condition and warning in order. `named`: the time
+    from the first event of the Workflow to the one that names the cause, both by the clock of `tinkedge up`.
     """
 
     seconds: float = 0.0
@@ -94,6 +102,7 @@ class Outcome:
     is_done: bool = False
     """True if the boot was reported as done."""
     sentences: list[tuple[float, str, str, str]] = field(default_factory=list)
+    named: float | None = None
     journey: list[str] = field(default_factory=list)
     screen: list[str] = field(default_factory=list)
     resets: list[str] = field(default_factory=list)
@@ -102,8 +111,8 @@ class Outcome:
     logins: int = 0
     failed_logins: int = 0
     open_sessions: int = 0
-    is_cleaned_up: bool = False
-    """True if the Workflow was released after its deletion."""
+    is_released: bool = False
+    """True if BMC control has removed its finalizer from the deleted Workflow: it has cleaned up."""
     override: str = ""
     medium: str | None = None
     """The boot override and the medium in the virtual CD drive after the case."""
@@ -118,6 +127,24 @@ def boot_sector(text: str) -> bytes:
     return (bytes(code) + text.encode() + b"\r\n\0").ljust(510, b"\0") + b"\x55\xaa"
 
 
+@dataclass
+class _Running:
+    """The present case: its machine and BMC, the number of events before it, its start (monotonic seconds), its end."""
+
+    case: Case
+    name: str
+    mac: str
+    machine: VirtualMachine
+    served: Served
+    first_event: int
+    started: float = field(default_factory=time.monotonic)
+    outcome: Outcome = field(default_factory=Outcome)
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self.started, 2)
+
+
 class Site:
     """A rack with `tinkedge up`. `directory` has the data of the edge and of the machines."""
 
@@ -128,8 +155,7 @@ class Site:
         self._events: list[tuple[float, JourneyEvent]] = []
         self._number = 0
         self._client: KubeClient
-        self._present: tuple[str, float, Outcome] = "", 0.0, Outcome()
-        """The name of the present case, its start (monotonic seconds) and its outcome."""
+        self._running: _Running | None = None
 
     async def up(self, stack: AsyncExitStack) -> None:
         """Start the stack and follow its journeys until `stack` closes."""
@@ -168,14 +194,18 @@ class Site:
         directory = self._directory / f"machine-{self._number}"
         directory.mkdir()
         mac = f"52:54:00:77:00:{self._number:02x}"
+        memory, disk, icount = (512, 64, None) if case.has_linux else (256, 1, _ICOUNT)
         settings = MachineSettings(
-            mac, self._network.tap, Firmware(case.firmware), memory_mib=256, processors=1, disk_mib=1, icount=_ICOUNT,
-            is_managed=True,
+            mac, self._network.tap, Firmware(case.firmware), memory_mib=memory, processors=1, disk_mib=disk,
+            icount=icount, is_managed=True,
         )  # fmt: skip
         machine = VirtualMachine(settings, directory)
-        machine.disk.write_bytes(boot_sector(DISK_BOOTED))
+        machine.screen.touch()
+        machine.disk.write_bytes(gzip.decompress(LINUX.read_bytes()) if case.has_linux else boot_sector(DISK_BOOTED))
         async with self._bmc(case, machine, directory) as served:
-            return await self._observed(case, mac, machine, served)
+            log_start = self._log.stat().st_size
+            running = _Running(case, f"m{self._number}", mac, machine, served, len(self._events))
+            return await self._observed(running, log_start)
 
     @asynccontextmanager
     async def _bmc(self, case: Case, machine: VirtualMachine, directory: Path) -> AsyncIterator[Served]:
@@ -196,63 +226,72 @@ class Site:
         finally:
             await _cancelled(running)
 
-    async def _observed(self, case: Case, mac: str, machine: VirtualMachine, served: Served) -> Outcome:
-        name, outcome = f"m{self._number}", Outcome()
-        disk_boots_before = 0
-        objects = list(self._objects(case, name, mac, served))
-        started, first_event, log_start = time.monotonic(), len(self._events), self._log.stat().st_size
-        self._present = name, started, outcome
-        for resource, obj in objects:
-            await self._client.create(resource, obj)
-        while outcome.seconds < case.within:
-            outcome.seconds = round(time.monotonic() - started, 2)
-            self._read_journey(mac, first_event, started, outcome)
-            if outcome.netbooted is not None and outcome.is_done:
-                break
-            if outcome.seconds >= _time_of(case, outcome) + case.further:
-                break
-            disk_boots = machine.screen.read_bytes().count(DISK_BOOTED.encode())
-            if "On" not in served.bmc.resets:
-                disk_boots_before = disk_boots
-            elif case.heals and disk_boots > disk_boots_before:
-                served.bmc.faults.clear()
-            await asyncio.sleep(_POLL_SECONDS)
-        self._present = "", 0.0, Outcome()
-        outcome.is_cleaned_up = await self._delete_workflow(name)
-        for resource, _ in reversed(objects[:-1]):
-            await self._client.delete(resource, name, "default")
-        bmc = served.bmc
+    async def _observed(self, running: _Running, log_start: int) -> Outcome:
+        outcome, bmc, name = running.outcome, running.served.bmc, running.name
+        objects = list(self._objects(running))
+        self._running = running
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CLEAN_UP_SECONDS):
+            async with asyncio.timeout(LIMIT_SECONDS):
+                for resource, obj in objects:
+                    await self._client.create(resource, obj)
+                await self._until_known(running)
+                self._running = None
+                await self._client.delete(WORKFLOW, name, "default")
+                outcome.is_released = await self._released(name)
+                await self._remove(objects, name)
                 while bmc.open_sessions:
                     await asyncio.sleep(_POLL_SECONDS)
+        self._running = None
+        await self._remove(objects, name)
         outcome.resets, outcome.boots = list(bmc.resets), list(bmc.boots)
         outcome.logins, outcome.failed_logins = bmc.logins, bmc.failed_logins
         outcome.override, outcome.medium = str(bmc.boot[ENABLED]), bmc.slots[0].image
         outcome.open_sessions = bmc.open_sessions
-        outcome.screen = machine.last_lines(20)
-        outcome.disk_boots = machine.screen.read_bytes().count(DISK_BOOTED.encode())
+        outcome.screen = running.machine.last_lines(20)
+        outcome.disk_boots = _disk_boots(running.machine)
         with self._log.open("rb") as log:
             log.seek(log_start)
             outcome.log = log.read()[-8000:].decode(errors="replace")
         return outcome
 
-    async def _delete_workflow(self, name: str) -> bool:
-        """Delete the Workflow of a case. Return True if BMC control cleans up and releases it."""
-        await self._client.delete(WORKFLOW, name, "default")
-        with suppress(NotFoundError, TimeoutError):
-            async with asyncio.timeout(_CLEAN_UP_SECONDS):
-                while True:
-                    await self._client.get(WORKFLOW, name, "default")
-                    await asyncio.sleep(_POLL_SECONDS)
-        try:
-            await self._client.patch(WORKFLOW, name, "default", {"metadata": {"finalizers": None}})
-        except NotFoundError:
-            return True
-        return False
+    async def _until_known(self, running: _Running) -> None:
+        """Wait until the machine has netbooted, or the cause was named."""
+        case, outcome = running.case, running.outcome
+        disk_boots_before = 0
+        while True:
+            outcome.seconds = running.seconds
+            self._read_journey(running)
+            if outcome.netbooted is not None and outcome.is_done:
+                return
+            if outcome.named is not None and outcome.seconds >= _time_of(case, outcome) + case.further:
+                return
+            disk_boots = _disk_boots(running.machine)
+            if "On" not in running.served.bmc.resets:
+                disk_boots_before = disk_boots
+            elif case.heals and disk_boots > disk_boots_before:
+                running.served.bmc.faults.clear()
+            await asyncio.sleep(_POLL_SECONDS)
 
-    def _objects(self, case: Case, name: str, mac: str, served: Served) -> Iterator[tuple[ResourceType, Raw]]:
+    async def _released(self, name: str) -> bool:
+        """Wait until BMC control has cleaned up after a deleted Workflow, and return True."""
+        with suppress(NotFoundError):
+            while True:
+                await self._client.get(WORKFLOW, name, "default")
+                await asyncio.sleep(_POLL_SECONDS)
+        return True
+
+    async def _remove(self, objects: Sequence[tuple[ResourceType, Raw]], name: str) -> None:
+        """Remove what is left of the objects of a case, the Workflow without a clean-up."""
+        with suppress(NotFoundError):
+            await self._client.delete(WORKFLOW, name, "default")
+            await self._client.patch(WORKFLOW, name, "default", {"metadata": {"finalizers": None}})
+        for resource, _ in reversed(objects[:-1]):
+            with suppress(NotFoundError):
+                await self._client.delete(resource, name, "default")
+
+    def _objects(self, running: _Running) -> Iterator[tuple[ResourceType, Raw]]:
         """Yield the objects of a case; the last one is the wish to netboot."""
+        case, name, served = running.case, running.name, running.served
         secret = _object("v1", "Secret", name, None)
         yield SECRET, secret | {"stringData": {"username": USER, "password": case.password}}
         connection = {
@@ -265,7 +304,7 @@ class Site:
         yield MACHINE, _object(_BMC_API, "Machine", name, {"connection": connection})
         dhcp = {"ip": f"172.31.77.{10 + self._number}", "netmask": "255.255.255.0", "gateway": self._network.address}
         hardware = {
-            "networkInterfaces": {mac: {"dhcp": dhcp}},
+            "networkInterfaces": {running.mac: {"dhcp": dhcp}},
             "ipxe": {"inline": "#!ipxe\necho netbooted\nsleep 3600"},
             "bmcRef": {"name": name},
         }
@@ -275,22 +314,31 @@ class Site:
 
     def _look(self, resource: ResourceType, obj: Raw, _old: Raw | None) -> None:
         """Record new conditions of the objects of the present case."""
-        name, started, outcome = self._present
-        if obj["metadata"]["name"] != name:
+        running = self._running
+        if running is None or obj["metadata"]["name"] != running.name:
             return
-        outcome.seconds = round(time.monotonic() - started, 2)
+        outcome = running.outcome
+        outcome.seconds = running.seconds
         for condition in obj.get("status", {}).get("conditions", ()):
             kind = f"{resource.kind} {condition['type']}={condition['status']}"
             _record(outcome, kind, condition.get("reason", ""), condition.get("message", ""))
             outcome.is_done |= kind == "Workflow BootPrepared=True"
 
-    def _read_journey(self, mac: str, first: int, started: float, outcome: Outcome) -> None:
+    def _read_journey(self, running: _Running) -> None:
+        """Read the events of the machine again."""
+        outcome = running.outcome
         outcome.journey.clear()
-        for at, event in self._events[first:]:
-            if event.mac != mac:
+        began: float | None = None
+        for at, event in self._events[running.first_event :]:
+            if event.mac != running.mac:
                 continue
-            seconds = round(at - started, 2)
+            seconds = round(at - running.started, 2)
             outcome.journey.append(f"{seconds:7.2f} {event.step} {event.outcome}: {event.message}")
+            if event.step is Step.WORKFLOW and began is None:
+                began = event.time
+            if event.step is Step.POWER and outcome.named is None and began is not None:
+                is_named = _is_cause(running.case, str(event.detail.get("reason", "")), event.message)
+                outcome.named = round(event.time - began, 3) if is_named else None
             if event.step is Step.DHCP and outcome.discovered is None:
                 outcome.discovered = seconds
             if event.step is Step.SCRIPT and event.outcome is StepOutcome.OK and outcome.netbooted is None:
@@ -299,11 +347,20 @@ class Site:
                 _record(outcome, f"journey {event.step} {event.outcome}", "", event.message)
 
 
+def _disk_boots(machine: VirtualMachine) -> int:
+    """Return how often the machine has started from its disk."""
+    return machine.screen.read_bytes().count(DISK_BOOTED.encode())
+
+
+def _is_cause(case: Case, reason: str, message: str) -> bool:
+    """Return True if a condition BootPrepared with these texts names the cause."""
+    return bool(case.cause) and reason == case.reason and re.search(case.cause, message) is not None
+
+
 def _time_of(case: Case, outcome: Outcome) -> float:
     """Return the time of the first sentence that names the cause; infinity without one."""
     for seconds, kind, reason, message in outcome.sentences:
-        is_of_workflow = kind.startswith("Workflow ") and reason == case.reason
-        if case.cause and is_of_workflow and re.search(case.cause, message):
+        if kind == "Workflow BootPrepared=False" and _is_cause(case, reason, message):
             return seconds
     return float("inf")
 

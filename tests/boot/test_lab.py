@@ -78,6 +78,45 @@ def test_machine_that_is_off_is_booted_by_its_bmc_to_succeeded_and_back_to_its_d
     print(outcome.shown)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(880)
+@pytest.mark.parametrize(
+    ("firmware", "programs"),
+    [("uefi-secure", ("--shim-dir", "shim-trixie")), ("uefi-arm64", ("--ipxe-dir", "ipxe-arm64"))],
+)
+def test_machine_that_cannot_boot_the_labs_disk_is_booted_by_its_bmc_and_switched_off_at_the_end(
+    lab: Run, firmware: str, programs: tuple[str, str]
+) -> None:
+    option, directory = programs
+    words = ("--bmc", "--firmware", firmware, option, Path(sys.prefix) / directory, "--patience", 300)
+    outcome = lab(*words, timeout=840)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    in_order_of_boot = (
+        "starts, boot device Pxe by its BMC",
+        "agent connected from 172.31.77.50",
+        "Succeeded after",
+        "52:54:00:12:34:56 is off",
+        "tinkedge power lab-machine off: the BMC reports Off",
+        "netbooting is disabled again, and no boot device is set",
+    )
+    assert in_order(in_order_of_boot, matching_sentences(outcome.shown, in_order_of_boot)), outcome.shown
+    assert re.search(r"lab-machine-bmc +off +True", outcome.shown), outcome.shown
+
+
+@pytest.mark.soak
+def test_machine_with_both_families_is_booted_by_its_bmc_to_succeeded_and_back_to_its_disk(lab: Run) -> None:
+    outcome = lab("--bmc", "--dual-stack", "--patience", 200)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    in_order_of_boot = (
+        "starts, boot device Pxe by its BMC",
+        "Succeeded after",
+        "starts, in its own boot order",
+        "instance-id to Wget",
+        "netbooting is disabled again, and no boot device is set",
+    )
+    assert in_order(in_order_of_boot, matching_sentences(outcome.shown, in_order_of_boot)), outcome.shown
+
+
 @pytest.mark.smoke
 def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path) -> None:
     outcome = lab("--firmware", "uefi")

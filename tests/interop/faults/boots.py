@@ -31,14 +31,12 @@ def lease(firmware: Scripted) -> None:
 def discovers(firmware: Scripted) -> None:
     for _ in range(3):
         firmware.discover()
-        time.sleep(1)
 
 
 def behind_relay(giaddr: str) -> Callable[[Scripted], None]:
     def play(firmware: Scripted) -> None:
         for _ in range(3):
             firmware.discover(giaddr=giaddr)
-            time.sleep(1)
 
     return play
 
@@ -97,7 +95,7 @@ def agent_without_tls(firmware: Scripted) -> float:
 def kernel_that_says_nothing(firmware: Scripted) -> float:
     """It has panicked, or has no driver, or not enough memory; its last boot was quick, so the least limit counts."""
     firmware.to_osie(model="Silent", pause=4.5)
-    time.sleep(1)  # a restart in the same moment hides how long the kernel needed
+    firmware.wait_until_edge_knows(Milestone.OSIE_UP)  # a restart before that hides how long the kernel needed
     firmware.to_ipxe()
     firmware.ipxe_to_kernel(model="Silent")
     return time.time() + LIMITS[Milestone.KERNEL_STARTED].least
@@ -121,7 +119,7 @@ def crawls_from_elsewhere(firmware: Scripted) -> None:
 
 def starts_again(firmware: Scripted) -> None:
     firmware.to_osie()
-    time.sleep(2)
+    firmware.wait_until_edge_knows(Milestone.OSIE_UP)
     firmware.discover()
 
 
@@ -168,7 +166,7 @@ def stops_midway(firmware: Scripted) -> float:
 def program_is_refused(firmware: Scripted) -> None:
     firmware.lease()
     assert firmware.tftp("snponly.efi")
-    time.sleep(2)  # firmware takes its time, too
+    firmware.wait_until_edge_knows(Milestone.PROGRAM_SENT)
     firmware.discover()
 
 

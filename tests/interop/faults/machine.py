@@ -15,6 +15,8 @@ from pathlib import Path
 from uuid import UUID
 
 from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.journey.events import Milestone
+from edge.page.words import STATES
 from tests.interop.conftest import in_namespace
 from tests.interop.rack import ADDRESS, Namespaces, Process
 from tests.interop.test_agent_auth import command_line
@@ -33,10 +35,11 @@ _ANSWER_SECONDS = 3.0
 class Scripted:
     """A machine that boots step by step under a test's control, in the namespace `where`, whose card `eth0` has `mac`.
 
-    `journey_text()` returns the text of its journey so far.
+    `journey_text()` returns the text of its journey so far, `state()` its state on the page.
     """
 
     journey_text: Callable[[], str] = staticmethod(str)
+    state: Callable[[], str] = staticmethod(str)
     authority = Path()
 
     def __init__(self, rack: Namespaces, where: str, mac: str, ip: str, server: str = ADDRESS) -> None:
@@ -135,6 +138,10 @@ class Scripted:
             giaddr=socket.inet_aton(giaddr or "0.0.0.0"), chaddr=bytes.fromhex(self.mac.replace(":", "")),
             sname=b"", file=b"", options=found,
         )  # fmt: skip
+
+    def wait_until_edge_knows(self, reached: Milestone) -> None:
+        """Wait until the edge has recognised that the machine has reached a milestone: it looks once a second."""
+        wait_until(lambda: self.state() == STATES[reached], self.journey_text, every=0.5)
 
     # --- TFTP, HTTP ---
 

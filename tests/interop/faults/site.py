@@ -181,6 +181,7 @@ class Site(Namespaces):
         machine = Scripted(self, where, mac, address, SECOND if fault.second else ADDRESS)
         machine.authority = self.authority
         machine.journey_text = lambda: self.journey_text(mac)
+        machine.state = lambda: str(self.machine(mac)["state"])
         return machine
 
     def _route(self, where: str, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import zipfile
 from contextlib import nullcontext
@@ -18,9 +19,10 @@ from edge.building.shell import CommandError
 from edge.commands.lab import lab as command
 from edge.journey.events import Outcome
 from edge.lab import namespaces as made
+from edge.lab.machine import Firmware
 from edge.lab.namespaces import remove_abandoned
 from edge.lab.rack import PREFIX
-from edge.lab.run import MachineProgress
+from edge.lab.run import LabError, LabSettings, MachineProgress, check_boot_program
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -32,6 +34,8 @@ from edge.lab.run import MachineProgress
         ("--static", "--static is for a machine that boots from a medium"),
         ("--bmc --medium cdrom", "--bmc boots the machine from the network, not from a medium"),
         ("--bmc --ipv6", "the small one has no IPv6"),
+        ("--full --firmware uefi-arm64", "uefi-arm64 can't do that: leave one of them out"),
+        ("--bmc --full --firmware uefi-secure", "from the disk, whose loader has no signature, and uefi-secure"),
         ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
@@ -39,6 +43,30 @@ def test_options_that_exclude_each_other_are_named(words, reported):
     result = CliRunner().invoke(command, words.split())
     assert result.exit_code == 2
     assert reported in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("firmware", "files", "problem"),
+    [
+        ("bios", [], ""),
+        ("uefi", ["snponly.efi"], ""),
+        ("uefi-arm64", ["snponly.efi"], "--firmware uefi-arm64: no iPXE binary for architecture 11 (UEFI ARM 64-bit)"),
+        ("uefi-secure", ["shimx64.efi", "grubx64.efi"], ""),
+        (
+            "uefi-secure",
+            ["shimx64.efi"],
+            "boot path grub: shimx64.efi or grubx64.efi is missing",
+        ),
+        ("uefi-secure-http", ["shimx64.efi", "grubx64.efi"], "this grubx64.efi speaks no HTTP"),
+    ],
+)
+def test_firmware_without_a_boot_program_is_refused_before_anything_starts(tmp_path, firmware, files, problem):
+    for name in (*files, "undionly.kpxe"):
+        (tmp_path / name).write_bytes(b"MZ")
+    shims = tmp_path if "secure" in firmware else None
+    settings = LabSettings(Firmware(firmware), full=False, cache=tmp_path, ipxe_dir=tmp_path, shim_dir=shims)
+    with pytest.raises(LabError, match=re.escape(problem)) if problem else nullcontext():
+        check_boot_program(settings)
 
 
 # --- one line a step, with times that mean something ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from edge.page.live import TimeSlice
 from edge.page.render import STATIC, plain, size, span
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
-from tests.page_site import IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
+from tests.page_site import BY_BMC, IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
 from tests.support.virtual_time import turns
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -384,6 +384,89 @@ def test_installation_is_one_line_from_dhcp_to_cloud_init_to_scale_and_without_g
     assert image.width == pytest.approx(100 * 43.5 / 131.5, abs=0.01)
     assert image.phase is Phase.INSTALLING
     assert all(0 <= tick.x <= 100 for tick in line.ticks)
+
+
+POWER_LABELS = ["is switched off", "gets its boot device", "is switched on", "firmware starts"]
+
+
+def power_steps(line: Timeline) -> list[tuple[str, float]]:
+    return [(bar.label, round(bar.seconds, 3)) for bar in line.bars if bar.phase is Phase.POWER]
+
+
+def test_boot_by_bmc_control_begins_with_its_first_step_up_to_the_discover():
+    site, mac = played(BY_BMC)
+    line = drawn(site, mac)
+    assert line.began == T0
+    assert power_steps(line) == list(zip(POWER_LABELS, [6.1, 1.3, 1.8, 24.8], strict=True))
+    assert line.bars[4].label == "takes the address"
+    assert sum(bar.width for bar in line.bars) == pytest.approx(100, abs=0.1)
+
+
+def test_machine_that_bmc_control_switches_has_a_boot_before_its_first_packet():
+    site, mac = played(INSTALLATION)
+    site.play(mac, BY_BMC[:3], T0 + 5000, "m1")
+    site.at += 3.0
+    line = drawn(site, mac)
+    assert power_steps(line) == list(zip(POWER_LABELS[:3], [6.1, 1.3, 3.0], strict=True))
+    assert [bar.open for bar in line.bars] == [False, False, True]
+    assert (line.reached, line.began) == ("is switched on", T0 + 5000)
+    assert not site.pages.machines.shown(mac).is_over
+    assert drawn(site, mac, 1).reached == "installed system is up"
+    for after, *event in BY_BMC[3:6]:
+        site.play(mac, [(after, *event)], T0 + 5000, "m1")
+    assert [label for label, _ in power_steps(drawn(site, mac))] == POWER_LABELS
+    assert len(site.pages.machines.shown(mac).earlier) == 2
+
+
+def test_late_report_that_the_discover_is_awaited_begins_no_boot():
+    site, mac = played([*BY_BMC[:5], (35.0, *BY_BMC[3][1:])])
+    assert len(chains(read(mac, site.journey.events(mac)))) == 1
+
+
+def test_step_of_bmc_control_that_is_reported_again_with_its_progress_is_one_bar():
+    again = [(after + 3.0, *event[:2], f"{event[2]}: not yet", event[3]) for after, *event in BY_BMC[:4]]
+    site, mac = played(sorted([*BY_BMC[:6], *again[:1], *again[3:]], key=lambda each: each[0]))
+    assert power_steps(drawn(site, mac)) == list(zip(POWER_LABELS, [6.1, 1.3, 1.8, 24.8], strict=True))
+
+
+def test_usual_time_of_a_power_step_is_that_of_the_earlier_boots():
+    site, mac = played(BY_BMC)
+    site.play(mac, BY_BMC[:8], T0 + 5000, "m1")
+    bar = next(bar for bar in drawn(site, mac).bars if bar.label == "firmware starts")
+    assert bar.usual == pytest.approx(24.8)
+
+
+def test_boot_that_bmc_control_gives_up_ends_with_a_failed_step():
+    given_up = (20.0, Step.POWER, Outcome.FAILED, "BMC control has given up: no answer", {"reason": "BmcUnreachable"})
+    site, mac = played([*BY_BMC[:3], given_up])
+    bar = drawn(site, mac).bars[-1]
+    assert (bar.label, bar.open, bar.failed) == ("is switched on", False, True)
+
+
+@pytest.mark.parametrize("detail", [{}, {"state": "Canceled"}], ids=["deleted", "cancelled"])
+def test_boot_of_a_workflow_that_ends_first_goes_on_no_longer(detail):
+    name = {"workflow": "default/m1"}
+    reports = [(after, *event[:-1], {**event[-1], **name}) for after, *event in BY_BMC[:3]]
+    site, mac = played([*reports, (20.0, Step.WORKFLOW, Outcome.INFO, "workflow default/m1: ended", name | detail)])
+    assert [bar.open for bar in drawn(site, mac).bars] == [False] * 3
+    site.play(mac, reports[:1], T0 + 5000, "m1")
+    assert drawn(site, mac).began == T0 + 5000, "the time between two boots belongs to neither"
+
+
+def test_installed_system_that_starts_after_bmc_control_switched_the_machine_is_no_part_of_its_installation():
+    site, mac = played([event for event in BY_BMC if event[0] <= 131.0])
+    site.play(mac, BY_BMC[:4], site.at + 10, "m1")
+    site.play(mac, [event for event in INSTALLATION if event[0] in (127.0, 127.2)], site.at - 120, "m1")
+    first, second = chains(read(mac, site.journey.newest(mac, 150)))
+    assert [len(each.boots) for each in (first, second)] == [1, 1]
+    assert power_steps(drawn(site, mac))[0] == ("is switched off", 6.1)
+
+
+async def test_legend_has_power_if_the_boot_has_it(site, browser):
+    site.play(mac := site.hardware("m1", 1, power="on"), BY_BMC[:6], T0, "m1")
+    assert '<i class="swatch power"' in await browser.html(f"/machine/{mac}")
+    site.play(mac := site.hardware("m2", 2), INSTALLATION[:6], T0, "m2")
+    assert '<i class="swatch power"' not in await browser.html(f"/machine/{mac}")
 
 
 def test_steps_that_took_no_time_have_no_row_but_actions_and_what_failed_do():
