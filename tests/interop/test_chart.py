@@ -525,6 +525,20 @@ def test_bmcs_are_controlled_and_their_secrets_read_only_if_enabled(objects: dic
     assert places == [f"tinkedge-bmc{each}" for each in expected]
 
 
+def test_discovered_machines_are_approved_and_config_maps_are_read_only_if_enabled(
+    objects: dict[str, Objects], helm: Helm
+) -> None:
+    assert not [name for name in objects["default"].names("ClusterRole") if "discovery" in name]
+    assert "discovery" not in objects["default"].settings("controller")
+    assert objects["everything"].settings("controller")["discovery"] is True
+    options = with_values("scope.namespaces={a,b}", "discovery.enabled=true")
+    tenant = documents(helm.template(*options, "--show-only", "templates/rbac-discovery.yaml"))
+    policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert {each["kind"] for each in tenant} == {"Role", "RoleBinding"} | policy
+    places = sorted(f"{each['metadata']['name']} {each['metadata']['namespace']}" for each in tenant if "rules" in each)
+    assert places == [f"tinkedge-discovery{each}" for each in (" tinkedge", "-objects a", "-objects b")]
+
+
 def test_servers_behind_a_service_serve_until_it_routes_no_agent_to_them(objects: dict[str, Objects]) -> None:
     # Beside an edge, agents connect to the node's address.
     for name, stopping in (("default", {}), ("service", {"preStop": {"exec": {"command": ["sleep", "5"]}}})):

@@ -29,13 +29,33 @@ from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants
 from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
 from tests.support.bmc import PASSWORD, USER, FakeBmc, serve
+from tests.support.objects import hardware
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION, JOB_TTL_ANNOTATION, REFRESH_INVENTORY_ANNOTATION
+from tink.api.annotations import (
+    AGENT_ATTRIBUTES_ANNOTATION,
+    AUTO_DISCOVERED_LABEL,
+    EXPECTED_MACHINES_LABEL,
+    JOB_TTL_ANNOTATION,
+    REFRESH_INVENTORY_ANNOTATION,
+)
 from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
+from tink.discovery.model import DISCOVERY_FINALIZER, discovered_name
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
-from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import (
+    CONFIG_MAP,
+    EVENT,
+    HARDWARE,
+    JOB,
+    LEASE,
+    MACHINE,
+    SECRET,
+    TASK,
+    TEMPLATE,
+    WORKFLOW,
+    ResourceType,
+)
 from tink.kube.runtime import Pod
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.webhooks.registration import CONFIGURATION
@@ -44,6 +64,7 @@ ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
 """Applied to a namespace, for an edge."""
 ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
 ROLES_FOR_BMC = ROLES.with_name("rbac-bmc.yaml")
+ROLES_FOR_DISCOVERY = ROLES.with_name("rbac-discovery.yaml")
 ROLES_FOR_ATTRIBUTES = ROLES.with_name("rbac-attributes.yaml")
 WEBHOOKS = ROLES.with_name("webhooks.yaml")
 """The Service of the webhooks, the Secret of their authority, and their configuration."""
@@ -456,6 +477,53 @@ async def test_controller_controls_bmcs_with_the_role_for_that_and_needs_every_r
     assert gate.refused == []
     # A controller for some namespaces gets the Machines that Jobs name in others; this one watches all.
     assert [(grant.verb, grant.resource) for grant in gate.unused() if grant in granted] == [("get", "machines")]
+
+
+async def test_controller_approves_discovered_machines_with_the_role_for_that_and_needs_every_rule(site: Site) -> None:
+    granted = grants("tinkedge-controller", ROLES_FOR_DISCOVERY)
+    gate = await site.gate("tinkedge-controller")
+    gate.allow(granted)
+    about = {"name": "rack", "namespace": WORK, "labels": {EXPECTED_MACHINES_LABEL: "true"}}
+    text = "name,serial,ip,bmc_address,bmc_secret\nm1,ABC1234,192.0.2.5/24,192.0.2.105,bmc\n"
+    await site.client.create(CONFIG_MAP, {"metadata": about, "data": {"rack.csv": text}})
+    metadata = {"labels": {AUTO_DISCOVERED_LABEL: "true"}, "finalizers": [DISCOVERY_FINALIZER]}
+    name = discovered_name(MAC)
+    await site.client.create(HARDWARE, hardware(name, MAC, "192.0.2.200", namespace=WORK, metadata=metadata))
+    facts = {"inventory": {"inBand": {"product": {"serialNumber": "ABC1234"}}}}
+    await site.client.patch(HARDWARE, name, WORK, {"status": facts}, subresource="status")
+    taken: list[str] = []
+
+    async def interfere(wish: Wish) -> None:
+        """Create a Hardware of the name that the controller is about to create."""
+        if (wish.verb, wish.resource) == ("create", "hardware") and not taken:
+            taken.append("m1")
+            await site.client.create(HARDWARE, hardware("m1", "52:54:00:00:00:09", "192.0.2.6", namespace=WORK))
+
+    gate.before = interfere
+    options: list[str | Path] = ["controller", "--discovery", "--kubeconfig", gate.kubeconfig]
+    options += ["--lease-namespace", HOME, "--disable", "webhooks", "--metrics-address", "none"]
+    control = site.start(*options)
+    await site.ready(control)
+    await site.until(lambda: site.has_event(name, "NotApproved"), control)
+    await site.client.delete(HARDWARE, "m1", WORK)
+
+    async def is_approved() -> bool:
+        return [each["metadata"]["name"] for each in (await site.client.list(HARDWARE))["items"]] == ["m1"]
+
+    await site.until(is_approved, control)
+    await site.client.get(MACHINE, "m1", WORK)
+
+    async def is_judged() -> bool:
+        status = (await site.client.get(HARDWARE, "m1", WORK)).get("status", {})
+        return "Matches" in [each["reason"] for each in status.get("conditions", [])]
+
+    await site.until(is_judged, control)
+    other = site.start(*options)
+    await site.until(lambda: [grant for grant in gate.unused() if grant in granted] == [], control, other)
+    for process in (control, other):
+        assert await asyncio.to_thread(process.terminate) == 0
+        assert "Traceback" not in process.err, process.err
+    assert gate.refused == []
 
 
 async def create_bmc(site: Site, resource: ResourceType, name: str, spec: Raw, annotation: str, value: str) -> None:

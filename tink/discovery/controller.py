@@ -156,6 +156,8 @@ class DiscoveryController(Collector):
         """Hardware, by the name of its line: it is judged again if a Hardware of that name is created or deleted."""
         self._obstacles: dict[NamespacedName, str] = {}
         """The reported obstacles of approvals, by discovered Hardware."""
+        self._arriving: dict[NamespacedName, NamespacedName] = {}
+        """The discovered Hardware that moves to a name: another one must not take that meanwhile."""
         self._workflows: Index[NamespacedName, NamespacedName] = Index()
         """Workflows, by the Hardware that they name."""
         self._approved: Counter[tuple[str]] = Counter({("list",): 0, ("annotation",): 0})
@@ -270,6 +272,7 @@ class DiscoveryController(Collector):
         self._reasons.pop(key, None)
         self._obstacles.pop(key, None)
         self._by_line.set(key, ())
+        self._release_name(key)
         if self._following:
             self._queue([*affected, *self._by_line.keys(key), *self._obstacles])
 
@@ -283,9 +286,16 @@ class DiscoveryController(Collector):
             self._reasons.pop(key, None)
         is_new = is_discovered(hardware) and not is_terminating(hardware)
         (self._discovered.add if is_new else self._discovered.discard)(key)
+        if is_terminating(hardware) and (target := approved_as(hardware)) is not None:
+            self._arriving.setdefault(target, key)
         is_reported = facts is not None and has_inventory(facts)
         is_subject = _is_of_discovery(hardware) or is_reported or bool(reason)
         (self._subjects.add if is_subject else self._subjects.discard)(key)
+
+    def _release_name(self, key: NamespacedName) -> None:
+        """Permit other machines the name that this discovered Hardware was about to move to."""
+        for name in [name for name, other in self._arriving.items() if other == key]:
+            del self._arriving[name]
 
     def _queue(self, keys: Iterable[NamespacedName]) -> None:
         for key in tuple(keys):
@@ -314,6 +324,12 @@ class DiscoveryController(Collector):
             return DONE
         if is_terminating(hardware):
             return await self._finish_deletion(key, hardware)
+        with suppress(NotFoundError):  # it was deleted meanwhile, and the informer reports that
+            return await self._judge(key, hardware, facts)
+        return DONE
+
+    async def _judge(self, key: NamespacedName, hardware: Raw, facts: MachineFacts) -> Result:
+        """Approve a machine, or write what is known of it and remove a Hardware that is not needed."""
         match = self._expected.match(facts)
         self._by_line.set(key, (match.machine.key,) if match.machine is not None else ())
         found = verdict(facts, match, self._facts, self._expected)
@@ -323,6 +339,7 @@ class DiscoveryController(Collector):
             if approval is not None and not obstacle:
                 await self._approve(key, hardware, approval)
                 return DONE
+            self._release_name(key)
             if obstacle and (found is None or found.reason not in _REFUSES_APPROVAL):
                 more = found.findings if found is not None else ()
                 found = MachineVerdict(VerdictReason.CONFLICT, obstacle, ((VerdictReason.CONFLICT, obstacle), *more))
@@ -409,6 +426,8 @@ class DiscoveryController(Collector):
             return found.message
         if approval.key == key:
             return ""
+        if self._arriving.get(approval.key, key) != key:
+            return f"Hardware {self._arriving[approval.key]} is being approved under this name; choose another name"
         if self._hardware.get(*approval.key) is not None:
             return "a Hardware of this name exists already; delete it, or choose another name"
         if running := [each for each in self._workflows.keys(key) if not self._has_ended(each)]:
@@ -449,6 +468,7 @@ class DiscoveryController(Collector):
             await self._patch(key, {"metadata": changed, **spec})
             self._report_approved(hardware, key, key, approval.source, by_list=approval.by_list)
             return
+        self._arriving[approval.key] = key
         if annotations_of(hardware).get(APPROVED_AS_ANNOTATION) != str(approval.key):
             mark = {"resourceVersion": version, "annotations": {APPROVED_AS_ANNOTATION: str(approval.key)}}
             await self._patch(key, {"metadata": mark})

@@ -472,6 +472,18 @@ async def test_name_that_another_hardware_takes_during_the_approval_is_left_alon
         assert list(rig.there("m1")["spec"]["networkInterfaces"]) == [MAC]
 
 
+async def test_one_of_two_machines_that_fit_one_line_is_approved_and_the_other_is_shown() -> None:
+    second = discovered(OTHER, "192.0.2.201", {"product": {"serialNumber": "XYZ9876", "model": "R650"}})
+    rig = Rig(discovered(), second, listed(LINE.replace("ABC1234", "ABC1234|XYZ9876")))
+    async with rig.running():
+        await rig.until(lambda: "m1" in rig.names() and len(rig.names()) == 2)
+        (left,) = [each for each in rig.names() if each != "m1"]
+        await rig.until(lambda: rig.judged(left).get("reason") == "Conflict")
+        await elapse(UNLISTED_SECONDS)
+        assert "deletionTimestamp" not in rig.there(left)["metadata"]
+        assert rig.metric("approved_total", by="list") == 1
+
+
 async def test_errors_of_the_api_at_each_write_delay_the_approval_and_nothing_else() -> None:
     other = discovered(OTHER, "192.0.2.201", {"product": {"serialNumber": "DEF"}})
     rig = Rig(discovered(), other, listed(LINE, "m2,DEF,,192.0.2.11/24,,,,,,,\n"))

@@ -280,6 +280,34 @@ def test_disk_that_the_bmc_still_lists_is_missing_if_the_agent_does_not_see_it()
     assert only("disks\n2x480GB SSD", blockDevices=drives[:1], out_of_band={"blockDevices": drives}) == {R.DISK_MISSING}
 
 
+def test_drive_that_the_agent_and_the_bmc_list_counts_once_beside_a_volume() -> None:
+    volume = {"name": "/dev/sda", "sizeBytes": 240 * 10**9, "model": "MR9361-8i"}
+    drive = device(1, "SSD", 480)
+    found = only("disks\n2x480GB SSD", blockDevices=[volume, drive], out_of_band={"blockDevices": [drive]})
+    assert found == {R.DISK_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("listed", "found", "is_same"),
+    [
+        ("NVMe", {"driveType": "HDD"}, False),
+        ("NVMe", {"driveType": "SSD"}, True),
+        ("NVMe", {"driveType": "SSD", "controllerType": "SATA"}, False),
+        ("HDD", {"controllerType": "NVMe"}, False),
+        ("HDD", {}, True),
+        ("SSD", {"driveType": "SSD", "controllerType": "NVMe"}, True),
+    ],
+)
+def test_type_of_a_drive_is_compared_if_it_is_known(listed: str, found: Raw, is_same: bool) -> None:
+    drive = {"name": "/dev/x", "sizeBytes": 480 * 10**9} | found
+    assert only(f"disks\n1x480GB {listed}", blockDevices=[drive]) == (set() if is_same else {R.DISK_MISSING})
+
+
+def test_drive_of_unknown_size_may_be_the_expected_one() -> None:
+    drives = [device(0, "SSD", 480), {"name": "/dev/sdb"}]
+    assert only("disks\n2x480GB SSD", blockDevices=drives) == set()
+
+
 # --- cables -----------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +346,32 @@ def test_other_port_and_other_switch_are_wrong(switch: str, port: str) -> None:
     assert only("links\nswitch7/Eth1/7", networkInterfaces=cabled((switch, port))) == {R.WRONG_PORT}
 
 
+def test_switches_of_one_name_in_two_domains_are_two() -> None:
+    adapters = cabled(("sw1.b.example", "Eth1/7"))
+    assert only("links\nsw1.a.example/Eth1/7", networkInterfaces=adapters) == {R.WRONG_PORT}
+
+
+@pytest.mark.parametrize(
+    "lldp",
+    [
+        {"systemName": "switch7", "portID": "507"},
+        {"systemName": "switch7", "portID": "507", "portDescription": "to rack 7, slot 1"},
+        {"systemName": "switch7", "portID": "00:1c:73:00:00:07"},
+        {"chassisID": "00:1c:73:00:00:01", "portID": "xe-0/0/7"},
+    ],
+)
+def test_name_that_the_switch_does_not_send_is_unknown(lldp: Raw) -> None:
+    adapters = [{"ports": [{"mac": mac(0), "linkStatus": "LinkUp", "lldp": lldp}]}]
+    assert only("links\nswitch7/xe-0/0/7", networkInterfaces=adapters) == set()
+
+
+def test_machine_at_the_port_of_another_line_has_swapped_cables_alone() -> None:
+    lines = config_map("name,serial,links\nm1,SN00000,sw/1\nm2,SN00001,sw/2\n")
+    (result,) = judge([machine(networkInterfaces=cabled(("sw", "2")))], lines)
+    assert reasons(result) == {R.SWAPPED_CABLES}
+    assert "m2" in result.message
+
+
 def test_port_whose_link_is_unknown_may_be_the_expected_one() -> None:
     adapters = cabled(("storage-1", "Eth1/1"))
     adapters[0]["ports"].append({"mac": mac(0, 1)})
@@ -341,6 +395,21 @@ def test_second_interface_of_a_hardware_may_be_in_another_vlan() -> None:
     wrong = copy.deepcopy(found)
     wrong["status"]["inventory"]["inBand"]["networkInterfaces"] = adapters
     assert reasons(judge([wrong], lines)[0]) == {R.WRONG_VLAN}
+
+
+def test_vlan_is_that_of_the_interface_which_the_machine_booted_from() -> None:
+    adapters = cabled(("sw", "1"), ("sw", "2"))
+    for port, vlan in zip(adapters[0]["ports"], (7, 300), strict=True):
+        port["lldp"]["vlanID"] = vlan
+    found = machine(discovered=False, networkInterfaces=adapters)
+    found["spec"]["networkInterfaces"] = {mac(0): {}, mac(0, 1): {}}
+    found["status"]["lastBoot"] = {"mac": mac(0, 1)}
+    assert reasons(judge([found], config_map(f"name,serial,access_vlan\n{name(0)},SN00000,7\n"))[0]) == {R.WRONG_VLAN}
+
+
+@pytest.mark.parametrize(("offset", "is_wrong"), [(300, False), (-300, False), (301, True), (-301, True)])
+def test_clock_may_differ_by_five_minutes(offset: int, is_wrong: bool) -> None:
+    assert only("vendor\nDell", clockOffsetSeconds=offset) == ({R.CLOCK_WRONG} if is_wrong else set())
 
 
 # --- BMCs -------------------------------------------------------------------------------------------------------------
@@ -426,6 +495,13 @@ def test_interface_that_has_sent_packets_is_not_missing() -> None:
     found = machine(discovered=False)
     found["spec"]["networkInterfaces"]["b0:26:28:77:00:01"] = {}
     found["status"]["lastBoot"] = {"mac": "b0:26:28:77:00:01"}
+    assert judge([found], Site(1).config_map())[0].is_expected
+
+
+def test_interface_may_be_an_infiniband_port() -> None:
+    """Hardware has a MAC address that is derived from the GUID; the inventory has Ethernet ports."""
+    found = machine(discovered=False, pciDevices=[{"classCode": "0x020700"}])
+    found["spec"]["networkInterfaces"]["b0:26:28:77:00:01"] = {}
     assert judge([found], Site(1).config_map())[0].is_expected
 
 
