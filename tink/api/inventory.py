@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, Final
 
 from tink.api.bounds import MAX_INVENTORY_CHARACTERS
+
+MAX_INVENTORY_NUMBER: Final = 2**63 - 1
+"""Maximum of a number of an inventory: that of Kubernetes' integers."""
 
 _MAC = re.compile(r"[0-9a-f]{2}(?:([:-]?)[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _PLACEHOLDERS = frozenset({
@@ -29,7 +35,9 @@ def clean_text(*values: object) -> str:
         if isinstance(value, str):
             start = value[: 4 * MAX_INVENTORY_CHARACTERS]
             # Categories C (control, format, surrogate, unassigned) and Z (separators): a terminal must not obey them.
-            line = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in start)
+            line = start
+            if not (start.isascii() and start.isprintable()):
+                line = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in start)
             text = " ".join(line.split())[:MAX_INVENTORY_CHARACTERS].rstrip()
             # "To Be Filled By O.E.M", with and without each dot.
             if not {text.casefold(), text.casefold().replace(".", "")} & _PLACEHOLDERS:
@@ -50,3 +58,11 @@ def mac_address(value: object) -> str:
     digits = re.sub("[:-]", "", text)
     is_unicast = int(digits[:2], 16) & 1 == 0 and int(digits, 16) != 0
     return ":".join(digits[at : at + 2] for at in range(0, 12, 2)) if is_unicast else ""
+
+
+def component_order(component: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Return the sort key of a component: its place, then all of its fields. DIMM2 comes before DIMM10."""
+    names = ("slot", "portID", "name", "pciAddress", "mac", "serialNumber", "description")
+    place = " ".join(str(component.get(name, "")) for name in names)
+    parts = re.split(r"([0-9]{1,9})", f"{place} {sorted(component.items(), key=itemgetter(0))}")
+    return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]

@@ -19,9 +19,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
 
-from tink.api.inventory import clean_text, mac_address, serial_number
+from tink.api.inventory import MAX_INVENTORY_NUMBER, clean_text, component_order, mac_address, serial_number
 from tink.api.v1alpha2 import Raw, as_mapping
 
 SERVICE_ROOT = "/redfish/v1/"
@@ -36,7 +35,6 @@ MAX_MEMBERS = 64
 """Maximum number of members of a collection, and of items of a list: one collection leaves room for the others."""
 MAX_PAGES = 8
 """Maximum number of pages of a collection (DSP0266, `Members@odata.nextLink`)."""
-MAX_INTEGER = 2**63 - 1
 
 Documents = Mapping[str, Raw | None]
 """Fetched documents by their path; None for a path that the BMC did not serve."""
@@ -127,9 +125,9 @@ def _items(value: object) -> list[object]:
 def _number(*values: object, factor: float = 1) -> int:
     """Return the first positive number times `factor`, as an integer of 63 bits; 0 if there is none."""
     for value in values:
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_INTEGER:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_INVENTORY_NUMBER:
             product = value * factor
-            if math.isfinite(product) and 1 <= product <= MAX_INTEGER:
+            if math.isfinite(product) and 1 <= product <= MAX_INVENTORY_NUMBER:
                 return int(product)
     return 0
 
@@ -141,14 +139,7 @@ def _present(fields: Raw) -> Raw:
 
 def _listed(entries: Iterable[Raw]) -> list[Raw]:
     """Return the entries that are not empty, in an order that does not depend on the BMC's."""
-    return sorted((entry for entry in entries if entry), key=_order)[:MAX_MEMBERS]
-
-
-def _order(entry: Raw) -> list[tuple[int, str]]:
-    """Return the sort key of an entry: its place, then everything. DIMM2 comes before DIMM10."""
-    place = " ".join(str(entry.get(name, "")) for name in ("slot", "portID", "serialNumber", "description"))
-    parts = re.split(r"([0-9]{1,9})", f"{place} {sorted(entry.items(), key=itemgetter(0))}")
-    return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]
+    return sorted((entry for entry in entries if entry), key=component_order)[:MAX_MEMBERS]
 
 
 def _is_installed(document: Raw) -> bool:
@@ -375,8 +366,8 @@ def _accelerator(processor: Raw) -> Raw:
 def _cpu(processors: list[Raw]) -> Raw:
     sockets = [_socket(each) for each in processors if not _is_accelerator(each)]
     return _present({
-        "totalCores": min(sum(socket.get("cores", 0) for socket in sockets), MAX_INTEGER),
-        "totalThreads": min(sum(socket.get("threads", 0) for socket in sockets), MAX_INTEGER),
+        "totalCores": min(sum(socket.get("cores", 0) for socket in sockets), MAX_INVENTORY_NUMBER),
+        "totalThreads": min(sum(socket.get("threads", 0) for socket in sockets), MAX_INVENTORY_NUMBER),
         "sockets": _listed(sockets),
     })  # fmt: skip
 
@@ -396,7 +387,7 @@ def _memory(walk: _Walk, system: Raw) -> Raw:
     modules = [module for module in modules if "sizeBytes" in module]
     summary = as_mapping(system.get("MemorySummary")).get("TotalSystemMemoryGiB")
     total = sum(module["sizeBytes"] for module in modules) or _number(summary, factor=1 << 30)
-    return _present({"totalBytes": min(total, MAX_INTEGER), "modules": _listed(modules)})
+    return _present({"totalBytes": min(total, MAX_INVENTORY_NUMBER), "modules": _listed(modules)})
 
 
 def _module(memory: Raw) -> Raw:

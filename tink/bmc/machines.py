@@ -39,7 +39,7 @@ from tink.bmc.model import BmcError, Cause, PowerState
 from tink.bmc.status import condition, with_condition
 from tink.kube.cache import Index, Informer
 from tink.kube.client import NotFoundError
-from tink.kube.objects import NamespacedName
+from tink.kube.objects import NamespacedName, merge_patch
 from tink.kube.resources import HARDWARE, MACHINE
 from tink.kube.runtime import DONE, Controller, Event, Result, while_leading
 from tink.metrics.families import counter, gauge
@@ -333,7 +333,7 @@ class MachineController(Collector):
         for hardware in self._hardware_of(key):
             name = NamespacedName.of(hardware)
             before = as_mapping(as_mapping(hardware.get("status")).get("inventory")).get("outOfBand")
-            body = {"status": {"inventory": {"outOfBand": _replacing(as_mapping(before), found)}}}
+            body = {"status": {"inventory": {"outOfBand": merge_patch(as_mapping(before), found)}}}
             with suppress(NotFoundError):
                 await while_leading(
                     self._elector,
@@ -402,12 +402,3 @@ def _inventory_time(hardware: Raw) -> float:
     """Return the time of a Hardware's inventory in Unix seconds; 0 if it has none."""
     inventory = as_mapping(as_mapping(hardware.get("status")).get("inventory"))
     return parse_timestamp(as_mapping(inventory.get("outOfBand")).get("lastUpdated")) or 0.0
-
-
-def _replacing(before: Raw, after: Raw) -> Raw:
-    """Return a merge patch (RFC 7386) that replaces `before` with `after`, also in mappings of mappings."""
-    patch: Raw = dict.fromkeys(before.keys() - after.keys())
-    for key, value in after.items():
-        old = before.get(key)
-        patch[key] = _replacing(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return patch

@@ -39,3 +39,15 @@ class ObjectReference(NamedTuple):
     def key(self) -> NamespacedName:
         """The key of the object."""
         return NamespacedName(self.namespace, self.name)
+
+
+def merge_patch(before: Raw, after: Raw) -> Raw:
+    """Return the JSON merge patch (RFC 7396) that replaces `before` with `after`, also in mappings of mappings.
+
+    Parts that both have alike are in the patch, too: it has the same effect on an object that has changed since.
+    """
+    patch: Raw = dict.fromkeys(before.keys() - after.keys())
+    for key, value in after.items():
+        old = before.get(key)
+        patch[key] = merge_patch(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return patch

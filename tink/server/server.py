@@ -21,14 +21,16 @@ import grpc.aio
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from proto import metadata, output_pb2
+from proto import inventory_pb2, metadata, output_pb2
 from proto import workflow_pb2 as pb
+from proto.inventory_pb2_grpc import add_InventoryServiceServicer_to_server
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import KubeClient
 from tink.kube.objects import NamespacedName
+from tink.kube.runtime import EventRecorder
 from tink.metrics.families import counter, gauge, histogram
 from tink.server.activity import ActivityObserver, never_raising
 from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory, OlderAgentAuth, OtherHost, TokenKeys
@@ -36,6 +38,7 @@ from tink.server.callers import Callers
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.events import EventStore
+from tink.server.inventory import InventoryKeeper, InventoryService
 from tink.server.older.service import HELD, AttributesKeeper, OlderAgents, Sessions
 from tink.server.older.service import SERVICES as OLDER_SERVICES
 from tink.server.service import HealthAndReflection, OutputService, WorkflowService
@@ -47,6 +50,8 @@ from tink.waiting import log_failure
 
 log = logging.getLogger(__name__)
 
+_COMPONENT = "tinkedge-server"
+"""The name of the server in Events."""
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.2
 """Interval of the readiness check: while agents can be served, and while they can't."""
 _DAY_SECONDS = 86400.0
@@ -56,6 +61,7 @@ _SWEEP_SECONDS = 30.0
 _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
+    inventory_pb2.DESCRIPTOR.services_by_name["InventoryService"].full_name,
 ]
 
 
@@ -116,10 +122,13 @@ class WorkflowServer(Collector):
         older = AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host) if by_address else None
         older_parts = replace(self._parts, authorizer=older or self._parts.authorizer)
         self._older_callers = Callers(older_parts, self._streams, self._informers)
-        self._attributes = AttributesKeeper(self._parts, client, hardware.get)
+        self._recorder = EventRecorder(client, _COMPONENT, now=clock)
+        self._inventories = InventoryKeeper(client, hardware.get, self._spawn, self._recorder, now=clock)
+        self._attributes = AttributesKeeper(client, hardware.get, self._spawn, self._inventories)
         self._older = OlderAgents(self._older_callers, self._sessions, self._attributes)
         self._service = WorkflowService(self._callers)
         self._output = OutputService(self._callers)
+        self._inventory = InventoryService(self._callers, self._inventories)
         self._health = HealthAndReflection(_SERVICES)
         self._limiter = ConcurrencyLimiter(
             settings.calls,
@@ -135,6 +144,7 @@ class WorkflowServer(Collector):
         """The servers by address. A running grpc.aio.Server accepts no further port, so each address has its own."""
         self._certificates: Certificates | None = None
         self._guarding: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._serving = False
@@ -154,6 +164,7 @@ class WorkflowServer(Collector):
         except BaseException:
             await self._end_servers([*self._servers])
             raise
+        self._recording = asyncio.create_task(self._recorder.run())
         self._spawn(self._follow_readiness())
         if self._certificates is not None:
             self._spawn(self._follow_certificates(self._certificates))
@@ -194,6 +205,7 @@ class WorkflowServer(Collector):
         server = grpc.aio.server(options=channel_options(self._settings.keepalive), interceptors=[self._limiter])
         add_WorkflowServiceServicer_to_server(self._service, server)
         add_OutputServiceServicer_to_server(self._output, server)
+        add_InventoryServiceServicer_to_server(self._inventory, server)
         self._older.add_to(server)
         self._health.add_to(server)
         certificates = self._certificates
@@ -239,10 +251,17 @@ class WorkflowServer(Collector):
         self._older_callers.close()
         if self._guarding is not None:
             self._guarding.cancel()
+        self._inventories.close()
+        self._attributes.close()
         if self._background:
             await asyncio.wait(self._background, timeout=self._settings.stop_grace)
         for task in self._background:
             task.cancel()
+        if self._recording is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.stop_grace):
+                    await self._recorder.flush()
+            self._recording.cancel()
 
     async def _follow_readiness(self) -> None:
         """Report SERVING while the informers have listed all objects and the API answers: events are stored there."""
@@ -295,6 +314,7 @@ class WorkflowServer(Collector):
         key = NamespacedName.of(old)
         self._parts.agents.remove(old)
         self._attributes.forget(key)
+        self._inventories.forget(key)
         self._streams.hardware_changed(key)
 
 

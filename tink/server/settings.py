@@ -63,7 +63,8 @@ class ServerSettings:
 # messages and metadata, before a call reaches this program. `tink.server.connections.accounts` has the limits for which
 # gRPC has no option.
 
-_MAX_EVENT_BYTES: Final = 256 << 10
+_MAX_MESSAGE_BYTES: Final = 272 << 10
+"""Maximum size of a message: an inventory of 256 KiB (`tink.server.inventory`) and its other fields."""
 _MAX_STREAMS: Final = 100
 """Number of calls that one connection may have at once: the minimum that RFC 9113 section 6.5.2 recommends. An agent
 has ten. A proxy for many agents opens more connections."""
@@ -106,7 +107,7 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_receive_message_length", _MAX_EVENT_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         # Close connections that send nothing, do not speak HTTP/2, or have no call.
         ("grpc.server_handshake_timeout_ms", 10_000),
         # A peer has to obey our settings only after it has acknowledged them (see `accounts`, "Memory").

@@ -11,8 +11,8 @@ The data:
 - `.Hardware`: the spec as the Go struct `v1alpha2.HardwareSpec`, under Go field names (`.Hardware.StorageDevices`,
   `.Hardware.OSIE.Name`). An absent field has Go's zero value, and an unknown field is an error. `.Hardware.Disks` is an
   alias of StorageDevices, as templates of v1alpha1 wrote.
-- `.hardware`: the same data under JSON names, as in the manifest (an absent field is a missing key), with `metadata`
-  and `spec` of the whole object and the alias `disks`.
+- `.hardware`: the same data under JSON names, as in the manifest (an absent field is a missing key), with `metadata`,
+  `spec` and `status` of the whole object and the alias `disks`. `.hardware.status.inventory` describes the machine.
 - `.Params`: the Workflow's templateParams. `.Param` is the same map under the name that Tink's renderer uses.
 
 The tables are the Go structs of the CRD refactor proposal; a test compares them with `tink.api.v1alpha2`.
@@ -152,7 +152,8 @@ def build_context(hardware: Raw, params: Mapping[str, str]) -> dict[str, Value]:
     """
     metadata = _plain(_object(hardware.get("metadata"), "metadata"), "metadata", 0)
     spec = _plain(_object(hardware.get("spec"), "spec"), "spec", 0)
-    as_json = {**spec, "metadata": metadata, "spec": spec}
+    status = _plain(_object(hardware.get("status"), "status"), "status", 0)
+    as_json = {**spec, "metadata": metadata, "spec": spec, **({"status": status} if status else {})}
     if "storageDevices" in spec:
         as_json["disks"] = spec["storageDevices"]
     given = {

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from deploy.package.chart import DEPLOY
+from tink.api.v1alpha2 import HardwareStatus
 from tink.kubeapi import cel
 from tink.webhooks.registration import Address, configuration
 
@@ -64,8 +65,10 @@ RIGHTS = {
     },
     ("tinkedge-server", DEFAULT): {
         "cluster: tinkerbell.org/hardware: list,watch",
+        "cluster: tinkerbell.org/hardware/status: patch",
         "cluster: tinkerbell.org/workflows: get,list,watch",
         "cluster: tinkerbell.org/workflows/status: patch",
+        "cluster: /events: create",
     },
     ("tinkedge-server", ("rbac-attributes.yaml",)): {"cluster: tinkerbell.org/hardware: patch"},
     ("tinkedge-server", ("rbac-peers.yaml",)): {"tinkedge: coordination.k8s.io/leases: list"},
@@ -179,7 +182,10 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
                 for resource in rule["resources"]:
                     policy = GUARDED.get(f"{group}/{resource}")
                     assert policy is None or policy in policies
-    narrowed = "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot", "tinkedge-discovery"
+    narrowed = (
+        "tinkedge-server-inventory", "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot",
+        "tinkedge-discovery",
+    )
     assert {f"{name}.tinkedge" for name in narrowed} <= policies
 
 
@@ -230,9 +236,15 @@ SECRETS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resou
 
 
 FIRST_MAC = "52:54:00:00:00:01"
+STATUS_FIELDS = [info.alias or name for name, info in HardwareStatus.model_fields.items()]
 HARDWARE: Raw = {
     "metadata": {"name": "m1", "labels": {"site": "berlin"}, "annotations": {"tinkerbell.org/agent-id": "m1"}},
     "spec": {"networkInterfaces": {FIRST_MAC: {"dhcp": {"ip": "10.0.0.5"}}}, "storageDevices": ["/dev/vda"]},
+}
+
+
+OBSERVED = HARDWARE | {
+    "status": {name: f"a {name}" for name in STATUS_FIELDS} | {"inventory": {"outOfBand": {"a": "b"}}}
 }
 
 
@@ -298,6 +310,13 @@ ATTACKS = {
         lambda obj: obj["metadata"].update(finalizers=["example.com/stay"]),
         lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
     ],
+    "server-inventory": [
+        *(lambda obj, name=name: obj["status"].update({name: {"forged": "x"}}) for name in STATUS_FIELDS[:-1]),
+        *(lambda obj, name=name: obj["status"].pop(name) for name in STATUS_FIELDS),
+        lambda obj: obj["status"]["inventory"].update(outOfBand={"architecture": "forged"}),
+        lambda obj: obj["status"]["inventory"].pop("outOfBand"),
+        lambda obj: obj.pop("status"),
+    ],
     "bmc-netboot": [
         lambda obj: obj["spec"].clear(),
         lambda obj: obj["spec"].update(instance={"userdata": "#!/bin/sh"}),
@@ -338,6 +357,7 @@ def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
     old = {
         "webhook-registration": REGISTERED,
         "server-attributes": HARDWARE,
+        "server-inventory": OBSERVED,
         "bmc-netboot": HARDWARE,
         "discovery": HARDWARE,
         "metal3-webhook": definition(service=SERVICE),
@@ -362,6 +382,12 @@ def reported(old: Raw) -> Raw:
     return changed(old, lambda obj: obj["metadata"].setdefault("annotations", {}).update(attributes))
 
 
+def inventoried(old: Raw) -> Raw:
+    """Return a Hardware with the inventory that an agent reports."""
+    in_band = {"inBand": {"collectionMethod": "agent"}}
+    return changed(old, lambda obj: obj.setdefault("status", {}).setdefault("inventory", {}).update(in_band))
+
+
 def netbooting(**fields: bool) -> Raw:
     """Return a Hardware with these fields of its interface."""
     return changed(HARDWARE, lambda obj: obj["spec"]["networkInterfaces"][FIRST_MAC].update(fields))
@@ -374,6 +400,10 @@ def netbooting(**fields: bool) -> Raw:
         ("webhook-registration", BUNDLE, without_bundles()),
         ("server-attributes", reported(HARDWARE), HARDWARE),
         ("server-attributes", reported(BARE), BARE),
+        ("server-inventory", inventoried(OBSERVED), OBSERVED),
+        ("server-inventory", OBSERVED, inventoried(OBSERVED)),
+        ("server-inventory", inventoried(HARDWARE), HARDWARE),
+        ("server-inventory", inventoried(BARE), BARE),
         ("bmc-netboot", netbooting(disableNetboot=True), HARDWARE),
         ("bmc-netboot", netbooting(disableNetboot=False), netbooting(disableNetboot=True)),
         ("bmc-netboot", HARDWARE, netbooting(disableNetboot=True)),

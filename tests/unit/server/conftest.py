@@ -109,6 +109,10 @@ class Rig:
         for call in self.api.calls:
             if call.verb == "patch" and call.resource == WORKFLOW:
                 assert (call.subresource, set(call.body)) == ("status", {"metadata", "status"}), "the status, no more"
+            elif call.verb == "patch" and call.subresource == "status":
+                assert set(call.body) == {"status"}, "the inventory, no more"
+                assert set(call.body["status"]) == {"inventory"}, "the inventory, no more"
+                assert set(call.body["status"]["inventory"]) == {"inBand"}, "the inventory, no more"
             elif call.verb == "patch":
                 assert (set(call.body), set(call.body["metadata"])) == ({"metadata"}, {"annotations"}), "no more"
         for agent in self._agents:

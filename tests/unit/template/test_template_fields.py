@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -224,6 +226,31 @@ def shown(text: str, hardware: dict[str, Any] = NODE, params: dict[str, str] | N
 )
 def test_template_reaches_the_hardware_by_go_names_and_by_json_names(text: str, expected: str) -> None:
     assert shown(text) == expected
+
+
+DRIVES = [
+    {"name": "/dev/sda", "sizeBytes": 100},
+    {"name": "/dev/nvme0n1", "controllerType": "NVMe", "sizeBytes": 960},
+    {"name": "/dev/nvme1n1", "controllerType": "NVMe", "sizeBytes": 480},
+    {"name": "/dev/nvme2n1", "controllerType": "NVMe"},
+]
+
+
+def test_example_of_the_docs_finds_the_smallest_nvme_drive() -> None:
+    docs = (Path(__file__).parents[3] / "docs/workflows.md").read_text()
+    text = yaml.safe_load(docs.partition("smallest NVMe drive")[2].split("```")[1].removeprefix("yaml"))["env"][
+        "DEST_DISK"
+    ]
+
+    def chosen(drives: list[dict[str, Any]]) -> str:
+        return shown(text, NODE | {"status": {"inventory": {"inBand": {"blockDevices": drives}}}})
+
+    assert chosen(DRIVES) == "/dev/nvme1n1"
+    assert chosen(DRIVES[:2]) == "/dev/nvme0n1"
+    with pytest.raises(TemplateExecutionError, match="the machine has no NVMe drive"):
+        chosen(DRIVES[:1])
+    with pytest.raises(TemplateExecutionError, match='map has no entry for key "status"'):
+        shown(text)
 
 
 def test_params_go_by_both_of_their_names_and_absent_fields_are_zero_values_by_go_names() -> None:

@@ -142,7 +142,7 @@ class Accepted:
 class PortLimits:
     """The limits of the gRPC port: `connections` in all and `per_address`. Times in seconds, sizes in bytes.
 
-    `stray` is more than the largest message (256 kB), because a message is reported only when it is complete.
+    `stray` is more than the largest message (272 kB), because a message is reported only when it is complete.
     `stray_before` is the limit before the first call of a connection.
     """
 

@@ -17,6 +17,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from proto import older_pb2 as pb
+from tink.api.inventory import mac_address
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.printable import printable
 from tink.server.workflows import pid_namespace, uid_of
@@ -235,6 +236,58 @@ def describe_attributes(attributes: pb.AgentAttributes) -> str:
         *(f"{card.name} {card.mac}" for card in attributes.network[:_SHOWN] if card.mac),
     ]
     return printable(", ".join(filter(None, parts)), " ")[:_MAX_DESCRIPTION]
+
+
+_UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40, "PB": 50, "EB": 60}
+"""Binary units of tink-agent's sizes, as powers of two. It rounds a size up to the next whole number of its unit."""
+_SIZE = re.compile(r"([0-9]{1,6})(B|[KMGTPE]B)")
+_SPEED = re.compile(r"([0-9]{1,7})\s?([MG])b(?:it)?/s")
+
+
+def in_band(attributes: pb.AgentAttributes) -> Raw:
+    """Return tink-agent's attributes in the shape of status.inventory.inBand, unchecked.
+
+    A size is up to one unit too large: tink-agent reports a drive of 447.1 GiB as 448GB.
+    """
+    product, bios, board, chassis = attributes.product, attributes.bios, attributes.baseboard, attributes.chassis
+    cpu = attributes.cpu
+    return {
+        "cpu": {"totalCores": cpu.total_cores or None, "totalThreads": cpu.total_threads or None},
+        "memory": {"totalBytes": _bytes(attributes.memory.total)},
+        "blockDevices": [
+            {
+                "name": f"/dev/{disk.name}" if disk.name else None,
+                "controllerType": disk.controller_type,
+                "driveType": disk.drive_type,
+                "sizeBytes": _bytes(disk.size),
+                "physicalBlockSizeBytes": _bytes(disk.physical_block_size),
+                "vendor": disk.vendor,
+                "model": disk.model,
+                "wwn": disk.wwn.lower(),
+                "serialNumber": disk.serial_number,
+            }
+            for disk in attributes.block
+        ],
+        "networkInterfaces": [
+            {"ports": [{"name": card.name, "mac": card.mac, "speedMbps": _mbps(card.speed)}]}
+            for card in attributes.network
+            if mac_address(card.mac)
+        ],
+        "product": {"vendor": product.vendor, "model": product.name, "serialNumber": product.serial_number},
+        "bios": {"vendor": bios.vendor, "firmwareVersion": bios.version},
+        "baseboard": {"vendor": board.vendor, "model": board.product, "serialNumber": board.serial_number},
+        "chassis": {"vendor": chassis.vendor, "serialNumber": chassis.serial},
+    }
+
+
+def _bytes(text: str) -> int | None:
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) << _UNITS[match[2]] if match is not None else None
+
+
+def _mbps(text: str) -> int | None:
+    match = _SPEED.fullmatch(text)
+    return int(match[1]) * (1000 if match[2] == "G" else 1) if match is not None else None
 
 
 def _known(value: str) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -36,8 +35,6 @@ from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE
-from tink.limits import LimitedLog, OncePer
 from tink.printable import printable
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.auth import (
@@ -51,12 +48,14 @@ from tink.server.auth import (
 )
 from tink.server.callers import Callers, abort
 from tink.server.events import BusyError, StaleError, WorkflowGoneError
+from tink.server.inventory import CollectionMethod, HardwareWriter, InventoryKeeper, Spawn, read_attributes
 from tink.server.older.messages import (
     REASON_NOT_EXPRESSIBLE,
     Dialect,
     action_response,
     describe_attributes,
     event_of,
+    in_band,
     inexpressible,
     next_action,
     report_of,
@@ -82,17 +81,17 @@ log = logging.getLogger(__name__)
 #     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda"}], ...}
 #
 # The agent sends them with every poll; a change is written. An agent can report anything, so texts, lists and the whole
-# are bounded, and one machine has one write in an interval. If this server has no right to write them (RBAC), it logs
-# that once and tries again an hour later. The journey and the log contain the attributes in one line in any case.
+# are bounded. `tink.server.inventory` has the limits of writes, which inventories of current agents share, and what a
+# missing right (RBAC) means. The journey and the log contain the attributes in one line in any case.
+#
+# The same attributes become status.inventory.inBand, unless the Hardware has the inventory of a current agent.
 
 
 MAX_BYTES: Final = 16 << 10
 """Maximum size of the annotation. Kubernetes allows 256 KiB for all annotations of an object."""
 _MAX_TEXT, _MAX_ITEMS = 128, 64
-_WRITE_SECONDS, _WRITES = 60.0, 10_000
-"""Rate limits of writes: one per machine in this interval, and this many of all machines."""
-_REFUSED_SECONDS = 3600.0
-"""Pause after the API has rejected a write with 403."""
+_WRITE_SECONDS = 60.0
+"""Minimum time between two writes of the attributes of one machine."""
 _NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
 """Tinkerbell's JSON names of lists; its other names are those of protobuf's JSON."""
 
@@ -122,82 +121,76 @@ def _bounded(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class _AttributesWrite:
+    """The text of the annotation, as a pending write."""
+
+    text: str
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def patch(self, hardware: Raw) -> Raw | None:
+        annotations = as_mapping(as_mapping(hardware.get("metadata")).get("annotations"))
+        if annotations.get(AGENT_ATTRIBUTES_ANNOTATION) == self.text:
+            return None
+        return {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: self.text}}}
+
+    def written(self, _hardware: Raw, _answer: Raw) -> Raw | None:
+        return None
+
+
 class AttributesKeeper:
-    """Writes attributes into annotations.
+    """Writes attributes into annotations, and into `status.inventory.inBand` of Hardware that has no better one.
 
     `hardware` looks up a Hardware by namespace and name, `clock` returns monotonic seconds.
     """
 
     def __init__(
         self,
-        parts: ServerParts,
         client: KubeClient,
         hardware: Callable[[str, str], Raw | None],
+        spawn: Spawn,
+        inventories: InventoryKeeper,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._parts = parts
-        self._client = client
-        self._hardware = hardware
-        self._clock = clock
+        self._inventories = inventories
         self._kept: dict[NamespacedName, int] = {}
         """The hash of the last attributes of each machine."""
-        self._waiting: dict[NamespacedName, str] = {}
-        """The pending writes, done one after the other: a rack that powers on reports all attributes at once."""
-        self._due = OncePer(_WRITE_SECONDS, _WRITES)
-        self._refused_until = -math.inf
-        self._was_refused = False
-        self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
+        self._writer = HardwareWriter(
+            client,
+            hardware,
+            spawn,
+            what="attributes that agents send",
+            advice=(
+                "the server's role has no patch on hardware "
+                "(on a cluster: server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
+            ),
+            interval=_WRITE_SECONDS,
+            clock=clock,
+            refused=self._kept.clear,
+            level=logging.INFO,
+        )
+        self.close = self._writer.close
 
     def store(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
         """Store the attributes that the machine's agent reports."""
-        if self._clock() < self._refused_until:
-            return
         digest = hash(attributes.SerializeToString(deterministic=True))
         if self._kept.get(key) == digest:
             return
-        obj = self._hardware(*key)
         text = as_json(attributes)
-        if obj is None or not text:
+        found = read_attributes(in_band(attributes)).attributes
+        if not text or not found:
             return
-        annotations = as_mapping(as_mapping(obj.get("metadata")).get("annotations"))
-        if annotations.get(AGENT_ATTRIBUTES_ANNOTATION) == text:
+        is_kept = not self._writer.is_refused and self._writer.put(key, _AttributesWrite(text))
+        if self._inventories.store(key, found, CollectionMethod.TINK_AGENT) and is_kept:
             self._kept[key] = digest
-        elif self._due.due(key, self._clock()):
-            self._kept[key] = digest
-            if not self._waiting:
-                self._parts.spawn(self._write_all())
-            self._waiting[key] = text
 
     def forget(self, key: NamespacedName) -> None:
         """Forget a deleted Hardware."""
         self._kept.pop(key, None)
-
-    async def _write_all(self) -> None:
-        while self._waiting:
-            key, text = next(iter(self._waiting.items()))
-            patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
-            try:
-                await self._client.patch(HARDWARE, key.name, key.namespace, patch)
-            except ApiError as error:
-                self._kept.pop(key, None)  # written again after one of the next polls
-                if error.status == 403:
-                    self._pause()
-                else:
-                    self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
-            self._waiting.pop(key, None)  # Checked last: as long as an entry waits, this continues.
-
-    def _pause(self) -> None:
-        """Drop all pending writes, and take no others for an hour."""
-        for key in self._waiting:
-            self._kept.pop(key, None)
-        self._waiting.clear()
-        self._refused_until = self._clock() + _REFUSED_SECONDS
-        if not self._was_refused:
-            log.info(
-                "attributes that agents send are not stored in Hardware: the server's role has no patch on hardware "
-                "(on a cluster: server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
-            )
-        self._was_refused = True
+        self._writer.forget(key)
 
 
 # --- Sessions ---

@@ -238,6 +238,28 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [workflows/status]
   verbs: [patch]
+# The inventory that the machine's agent reports; a ValidatingAdmissionPolicy rejects any other change.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware/status]
+  verbs: [patch]
+# For `kubectl events --for hardware/NAME`: what has changed in a machine.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}
+
+{{- define "tinkedge.policy.server-inventory" -}}
+- expression: >-
+    object.?status.?state == oldObject.?status.?state
+    && object.?status.?stateSince == oldObject.?status.?stateSince
+    && object.?status.?mac == oldObject.?status.?mac
+    && object.?status.?ip == oldObject.?status.?ip
+    && object.?status.?bootProblem == oldObject.?status.?bootProblem
+    && object.?status.?power == oldObject.?status.?power
+    && object.?status.?lastBoot == oldObject.?status.?lastBoot
+    && object.?status.?conditions == oldObject.?status.?conditions
+    && object.?status.?inventory.?outOfBand == oldObject.?status.?inventory.?outOfBand
+  message: the server writes nothing of a Hardware's status but inventory.inBand
 {{- end }}
 
 {{- define "tinkedge.rules.server-attributes" -}}

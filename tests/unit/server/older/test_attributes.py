@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from proto import older_pb2 as pb
 from tests.support.api import InProcessApi
 from tests.support.objects import hardware
-from tests.unit.server.conftest import Rig, parts
+from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold, refused
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
+from tink.kube.runtime import EventRecorder
 from tink.printable import printable
+from tink.server.inventory import CollectionMethod, InventoryKeeper, read_attributes
+from tink.server.older.messages import in_band
 from tink.server.older.service import MAX_BYTES, AttributesKeeper, as_json
-from tink.server.workflows import WorkflowIndex
 
 SAID = pb.AgentAttributes(
     cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),
@@ -103,14 +105,14 @@ async def test_they_are_on_the_hardware_written_once_and_on_the_journey(
     for number in range(5):  # what changes all the time is not written all the time
         await refused(agent.poll(attributes=pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}G"))))
     assert kept(rig) == json.loads(as_json(attributes))
-    assert rig.patches == 1
+    assert len([body for body in rig.api.bodies("patch") if "metadata" in body]) == 1
 
 
 async def test_server_without_the_right_to_write_attributes_logs_that_and_serves(
     rig: Rig, agent: TinkAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    rig.api.fail("patch", ApiError(403, "Forbidden", "no"))
+    rig.api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 2)
     await refused(agent.poll(attributes=SAID))
     await until(lambda: "server.agentAttributes of the chart, or deploy/rbac-attributes.yaml" in caplog.text)
     assert kept(rig) is None
@@ -122,8 +124,10 @@ async def test_server_without_the_right_to_write_attributes_logs_that_and_serves
 async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now, writes, api = 1000.0, [], InProcessApi(hardware("h"), hardware("i"))
-    api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 9)
-    keeper = AttributesKeeper(parts(WorkflowIndex(), None, writes.append), api, api.informer(HARDWARE).get, lambda: now)
+    api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 99)
+    informer = api.informer(HARDWARE)
+    inventories = InventoryKeeper(api, informer.get, lambda work: work.close(), EventRecorder(api, "test"))
+    keeper = AttributesKeeper(api, informer.get, writes.append, inventories, lambda: now)
 
     async def report() -> int:
         """Report the attributes of two machines and return the number of requests."""
@@ -139,3 +143,45 @@ async def test_a_server_that_was_refused_asks_once_an_hour_and_logs_it_once(capl
     now += 2
     assert await report() == 2
     assert caplog.text.count("are not stored in Hardware") == 1
+
+
+def test_sizes_of_tink_agent_are_binary_and_its_names_are_those_of_the_in_band_inventory() -> None:
+    assert read_attributes(in_band(SAID)).attributes == {
+        "cpu": {"totalCores": 8, "totalThreads": 16},
+        "memory": {"totalBytes": 32 << 30},
+        "blockDevices": [
+            {"name": "/dev/sda", "sizeBytes": 480 << 30, "physicalBlockSizeBytes": 512, "wwn": "0x5"},
+        ],
+        "networkInterfaces": [{"ports": [{"name": "eth0", "mac": MAC, "speedMbps": 10_000}]}],
+        "product": {"model": "p", "serialNumber": "S1"},
+        "chassis": {"vendor": "v", "serialNumber": "C1"},
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(), st.text(), st.text())
+def test_any_text_of_tink_agent_makes_a_valid_inventory(size: str, speed: str, name: str) -> None:
+    attributes = pb.AgentAttributes(
+        memory=pb.AgentAttributes.Memory(total=size),
+        block=[pb.AgentAttributes.Block(name=name, size=size)],
+        network=[pb.AgentAttributes.Network(name=name, mac=MAC, speed=speed)],
+    )
+    assert read_attributes(in_band(attributes)).problems == ()
+
+
+async def test_they_become_the_in_band_inventory_unless_a_current_agent_has_reported(
+    rig: Rig, agent: TinkAgent
+) -> None:
+    def inventory() -> Any:
+        return rig.read("h", HARDWARE).get("status", {}).get("inventory", {}).get("inBand")
+
+    await refused(agent.poll(attributes=SAID))
+    await until(inventory)
+    assert inventory()["collectionMethod"] == "tink-agent"
+    assert inventory()["product"] == {"model": "p", "serialNumber": "S1"}
+    current = {"collectionMethod": CollectionMethod.AGENT.value, "product": {"serialNumber": "S2"}}
+    rig.api.change(HARDWARE, "h", "d", status={"inventory": {"inBand": current}})
+    await refused(agent.poll(attributes=pb.AgentAttributes(cpu=pb.AgentAttributes.CPU(total_cores=4))))
+    await rig.server.stop()  # which writes what is pending
+    assert inventory() == current
+    assert json.loads(as_json(pb.AgentAttributes(cpu=pb.AgentAttributes.CPU(total_cores=4)))) == kept(rig)
