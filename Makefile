@@ -154,7 +154,7 @@ bench: venv
 	python -m tests.bench $(SUBJECT)
 
 proto: venv
-	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto
+	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto proto/inventory.proto
 	python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. proto/older.proto proto/oldest.proto
 
 crds: venv
