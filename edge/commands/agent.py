@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -13,7 +14,7 @@ import click
 
 from edge.commands.options import log_level as log_level_option
 from edge.settings import FilePath, types
-from tink.agent import AgentError, from_kernel_command_line, run
+from tink.agent import AgentError, collect, from_kernel_command_line
 from tink.printable import escaped
 
 _FILE = FilePath(exists=True, dir_okay=False)
@@ -90,6 +91,12 @@ class AgentFormatter(logging.Formatter):
     default="",
     help="Command to run after a Workflow has ended and the server has acknowledged that.",
 )
+@click.option(
+    "--print-inventory",
+    is_flag=True,
+    help="Print the inventory of this machine as JSON, in the shape of status.inventory.inBand of a Hardware, and "
+    "exit. Needs no server and changes nothing. LLDP neighbours are left out. Only root can read serial numbers.",
+)
 @log_level_option
 def agent(
     kernel_command_line: Path | None,
@@ -97,6 +104,7 @@ def agent(
     registry_ca: tuple[tuple[str, Path], ...],
     after_workflow: str,
     log_level: str,
+    print_inventory: bool,
     **flags: Any,
 ) -> None:
     """Receive Workflows from the server and run their actions on this machine.
@@ -107,6 +115,9 @@ def agent(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(AgentFormatter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    if print_inventory:
+        click.echo(json.dumps(collect(), indent=2))
+        return
     try:
         command = tuple(shlex.split(after_workflow))
     except ValueError as error:
@@ -123,4 +134,6 @@ def agent(
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error
+    from tink.agent import run  # imports gRPC, which the inventory does not need
+
     sys.exit(run(settings))

@@ -426,7 +426,7 @@ def test_agent_reports_a_missing_or_invalid_setting(arguments: list[str], expect
 
 def test_agent_takes_settings_from_the_kernel_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("edge.commands.agent.run", lambda settings: seen.append(settings) or 3)
+    monkeypatch.setattr("tink.agent.agent.run", lambda settings: seen.append(settings) or 3)
     cmdline = tmp_path / "cmdline"
     cmdline.write_bytes(b"quiet name=\xff worker_id=52:54:00:AA:00:01 grpc_authority=10.0.0.1:1 tinkerbell_tls=true\n")
     result = run("agent", "--kernel-command-line", cmdline, "--no-tls", "--after-workflow", "sh -c 'a b'")
