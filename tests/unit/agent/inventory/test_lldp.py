@@ -76,6 +76,11 @@ def test_frame_without_chassis_port_and_ttl_is_ignored(invalid):
     assert neighbour_of(invalid) is None
 
 
+def test_part_that_is_cut_off_ends_the_frame():
+    whole = frame(b"\x05e1", tlv(4, b"port seven"), tlv(5, b"switch-7"))
+    assert set(neighbour_of(whole[:-5]).facts) == {"chassisID", "portID", "portDescription"}
+
+
 @pytest.mark.parametrize("vlan", ["0000", "0fff", "ffff"])
 def test_port_without_an_untagged_vlan_has_none(vlan):
     assert "vlanID" not in neighbour_of(frame(b"\x05e1", tlv(127, bytes.fromhex(f"0080c201{vlan}")))).facts

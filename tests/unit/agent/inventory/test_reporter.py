@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import subprocess
+import sys
 import time
 
 import grpc
@@ -210,28 +212,62 @@ class Service(InventoryServiceServicer):
         return pb.ReportInventoryResponse()
 
 
-@real_time
-async def test_report_of_this_machine_arrives_with_the_credentials_of_the_agent(tmp_path):
+@contextlib.asynccontextmanager
+async def serving():
+    """Run the real service, and nothing else, at a free port."""
     service, port = Service(), free_port()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_InventoryServiceServicer_to_server(service, server)
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
-    settings = AgentSettings("52:54:00:AA:00:01", f"127.0.0.1:{port}", token="v1.a.b", state_dir=tmp_path)
-    channel = await connect(settings, asyncio.Event())
     try:
+        yield service, f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@real_time
+async def test_report_of_this_machine_arrives_with_the_credentials_of_the_agent(tmp_path):
+    async with serving() as (service, address):
+        settings = AgentSettings("52:54:00:AA:00:01", address, token="v1.a.b", state_dir=tmp_path)
+        channel = await connect(settings, asyncio.Event())
         reporter = InventoryReporter(channel, settings.agent_id, LocalMachine(in_osie=False))
         running = asyncio.create_task(reporter.run())
         await until(lambda: service.reports)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    finally:
         await channel.close()
-        await server.stop(None)
     assert service.metadata[0]["authorization"] == "Bearer v1.a.b"
     assert service.reports[0].agent_id == "52:54:00:aa:00:01"
     assert service.reports[0].clock_unix_seconds == pytest.approx(time.time(), abs=600)
     Attributes.model_validate_json(service.reports[0].attributes)
+
+
+@real_time
+async def test_agent_reports_its_machine_and_still_ends_at_sigterm(tmp_path):
+    async with serving() as (service, address):
+        words = [
+            "--agent-id",
+            "52:54:00:aa:00:01",
+            "--server",
+            address,
+            "--runtime",
+            "process",
+            "--state-dir",
+            tmp_path,
+        ]
+        command = [sys.executable, "-m", "edge.cli", "agent", *words]
+        agent = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+        try:
+            await until(lambda: service.reports)
+            agent.terminate()
+            _, err = await agent.communicate()
+        finally:
+            if agent.returncode is None:
+                agent.kill()
+    assert agent.returncode == 0
+    assert b"the agent ends" in err
+    assert b"Traceback" not in err
 
 
 @real_time
