@@ -184,8 +184,7 @@ class _Collector:
                 | self._dmi(vendor="board_vendor", model="board_name", serialNumber="board_serial")
             ),
             "chassis": lambda: (
-                smbios.chassis(self._table)
-                | self._dmi(vendor="chassis_vendor", model="chassis_version", serialNumber="chassis_serial")
+                smbios.chassis(self._table) | self._dmi(vendor="chassis_vendor", serialNumber="chassis_serial")
             ),
             "cpu": self._cpu,
             "memory": self._memory,
@@ -395,7 +394,7 @@ class _Collector:
 
     def _pci(self) -> Iterator[tuple[str, Path]]:
         """Yield class and directory of the listed PCI devices, without SR-IOV functions."""
-        for path in _entries(self._sys / "bus/pci/devices"):
+        for path in sorted(_entries(self._sys / "bus/pci/devices")):  # hexadecimal, and of equal lengths
             code = _line(path / "class")
             if code.startswith(_LISTED_CLASSES) and not (path / "physfn").exists():
                 yield code, path

@@ -119,8 +119,10 @@ def baseboard(table: list[Structure]) -> Facts:
 
 
 def chassis(table: list[Structure]) -> Facts:
-    """Return vendor, version and serial number of the chassis (type 3, section 7.4), which has no model."""
-    return next((_component(each, 0x04, 0x06, 0x07) for each in _of_type(table, 3)), {})
+    """Return vendor and serial number of the chassis (type 3, section 7.4), which has a version and no model."""
+    for each in _of_type(table, 3):
+        return _present(vendor=clean_text(each.text(0x04)), serialNumber=serial_number(each.text(0x07)))
+    return {}
 
 
 def _component(structure: Structure, vendor: int, model: int, serial: int) -> Facts:

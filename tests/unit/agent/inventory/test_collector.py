@@ -115,6 +115,8 @@ def test_pci_devices_are_network_storage_display_and_accelerators(dell):
     assert by(found["pciDevices"], "pciAddress")["0000:31:00.0"] == {
         "vendor": "0x8086", "model": "0x159b", "pciAddress": "0000:31:00.0", "classCode": "0x020000", "driver": "ice",
     }  # fmt: skip
+    addresses = [each["pciAddress"] for each in found["pciDevices"]]
+    assert addresses == sorted(addresses)
     assert "0000:00:1f.0" not in by(found["pciDevices"], "pciAddress"), "a bridge"
     assert "0000:31:01.0" not in by(found["pciDevices"], "pciAddress"), "an SR-IOV function"
     assert found["gpuDevices"] == [{"vendor": "0x10de", "model": "0x2330", "description": "0000:ca:00.0"}]
@@ -135,6 +137,7 @@ def test_virtual_machine_without_the_raw_table_is_described_by_decoded_files(tmp
     assert (adapter["vendor"], adapter["ports"][0]["pciAddress"]) == ("0x1af4", "0000:00:02.0")
     assert "speedMbps" not in adapter["ports"][0], "-1 is unknown"
     assert not {"bmc", "tpms", "gpuDevices"} & found.keys()
+    assert found["chassis"] == {"vendor": "QEMU"}, "its version is no model"
 
 
 def test_board_without_smbios_is_described_by_its_device_tree(tmp_path):

@@ -195,6 +195,8 @@ def dell(root):
     tree.pci("0000:03:00.0", "0x102b", "0x0536", "0x030000", "mgag200")
     tree.pci("0000:ca:00.0", "0x10de", "0x2330", "0x030200", "nvidia")
     tree.pci("0000:00:1f.0", "0x8086", "0x1b81", "0x060100")
+    tree.pci("0000:00:1f.2", "0x8086", "0x2922", "0x010601", "ahci")
+    tree.pci("0000:00:02.0", "0x1000", "0x0073", "0x010400", "megaraid_sas")
     tree.files("sys/class/tpm/tpm0", tpm_version_major="2")
     return tree
 
