@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ import pytest
 from tests.interop.conftest import Network, ip
 from tests.waiting import until
 from tink.agent.inventory.ioctls import driver_firmware, permanent_mac, set_up
-from tink.agent.inventory.lldp import LldpListener, Neighbours
+from tink.agent.inventory.lldp import MAX_FRAMES_A_SECOND, LldpListener, Neighbours
 from tink.api.v1alpha2 import LldpNeighbour
 
 CONFIGURATION = """\
@@ -48,13 +50,24 @@ def switch(network: Network, directory: Path, configuration: str = CONFIGURATION
             process.terminate()
 
 
-def listen(network: Network, act: Callable[[Callable[[], dict[str, Any]]], Any]) -> None:
-    """Call `act` with a function that returns the neighbour at the client's eth0, which listens meanwhile."""
+def listen(
+    network: Network, act: Callable[[Callable[[], dict[str, Any]]], Any], times: list[float] | None = None
+) -> None:
+    """Call `act` with a function that returns the neighbour at the client's eth0, which listens meanwhile.
+
+    `times` gets the time of each frame.
+    """
 
     async def listening() -> None:
         loop = asyncio.get_running_loop()
         neighbours = Neighbours()
-        listener = LldpListener(lambda card, frame: neighbours.receive(card, frame, loop.time()) and None)
+
+        def on_frame(card: str, frame: bytes) -> None:
+            neighbours.receive(card, frame, loop.time())
+            if times is not None:
+                times.append(loop.time())
+
+        listener = LldpListener(on_frame)
         listener.listen(["eth0", "absent0"])
         try:
             await act(lambda: neighbours.present(loop.time()).get("eth0", {}))
@@ -98,6 +111,33 @@ def test_cable_that_moves_to_another_port_is_noticed(network: Network, tmp_path:
                 await until(lambda port=port: neighbour().get("portID") == port)  # type: ignore[misc]
 
     listen(network, move)
+
+
+def test_flood_of_frames_lets_the_agent_work_and_ends(network: Network) -> None:
+    """The listener rests for a second after each 32 frames, and goes on."""
+    times: list[float] = []
+
+    def unit(port: bytes, seconds: int) -> bytes:
+        parts = ((1, b"\x07switch-7"), (2, b"\x05" + port), (3, seconds.to_bytes(2, "big")), (0, b""))
+        tlvs = (struct.pack("!H", kind << 9 | len(value)) + value for kind, value in parts)
+        return bytes.fromhex("0180c200000e 525400000001 88cc") + b"".join(tlvs)
+
+    def sender() -> socket.socket:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        opened.bind(("srv0", 0))
+        return opened
+
+    async def flood(neighbour: Callable[[], dict[str, Any]]) -> None:
+        with sending:
+            for _ in range(100):  # less than the socket's buffer holds
+                sending.send(unit(b"flood", 1))
+            await until(lambda: sending.send(unit(b"after", 60)) and neighbour().get("portID") == "after")
+        batches = [times[at : at + 2] for at in range(MAX_FRAMES_A_SECOND - 1, len(times) - 1, MAX_FRAMES_A_SECOND)]
+        assert [after - before > 0.9 for before, after in batches] == [True] * len(batches)
+        assert len(batches) >= 3
+
+    sending = network.inside(network.server, sender)
+    listen(network, flood, times)
 
 
 def test_card_that_is_down_is_set_up(network: Network) -> None:
