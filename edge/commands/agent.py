@@ -31,6 +31,12 @@ class AgentFormatter(logging.Formatter):
         return "\n".join(f"    {escaped(line)}" for line in super().formatException(ei).splitlines())
 
 
+def _print_inventory(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(json.dumps(collect(), indent=2))
+        context.exit()
+
+
 @click.command()
 @click.option(
     "--agent-id",
@@ -94,6 +100,10 @@ class AgentFormatter(logging.Formatter):
 @click.option(
     "--print-inventory",
     is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    allow_from_autoenv=False,  # a variable or a settings file must not turn an agent into a command that exits
+    callback=_print_inventory,
     help="Print the inventory of this machine as JSON, in the shape of status.inventory.inBand of a Hardware, and "
     "exit. Needs no server and changes nothing. LLDP neighbours are left out. Only root can read serial numbers.",
 )
@@ -104,7 +114,6 @@ def agent(
     registry_ca: tuple[tuple[str, Path], ...],
     after_workflow: str,
     log_level: str,
-    print_inventory: bool,
     **flags: Any,
 ) -> None:
     """Receive Workflows from the server and run their actions on this machine.
@@ -115,9 +124,6 @@ def agent(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(AgentFormatter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    if print_inventory:
-        click.echo(json.dumps(collect(), indent=2))
-        return
     try:
         command = tuple(shlex.split(after_workflow))
     except ValueError as error:
