@@ -48,7 +48,8 @@ class InventoryServiceServicer:
 
     def ReportInventory(self, request, context):
         """ReportInventory takes the inventory of the agent's own machine. The answer says that the server stores it, or has
-        stored the same before. A later inventory replaces an earlier one as a whole.
+        stored the same before. A later inventory replaces an earlier one as a whole. Call it on the connection of the
+        command stream: a server may close a connection that sends much before its first call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

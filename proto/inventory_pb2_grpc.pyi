@@ -37,7 +37,8 @@ class InventoryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InventoryServiceAsyncStub: ...
     ReportInventory: _grpc.UnaryUnaryMultiCallable[_inventory_pb2.ReportInventoryRequest, _inventory_pb2.ReportInventoryResponse]
     """ReportInventory takes the inventory of the agent's own machine. The answer says that the server stores it, or has
-    stored the same before. A later inventory replaces an earlier one as a whole.
+    stored the same before. A later inventory replaces an earlier one as a whole. Call it on the connection of the
+    command stream: a server may close a connection that sends much before its first call.
     """
 
 @_typing.type_check_only
@@ -47,7 +48,8 @@ class InventoryServiceAsyncStub(InventoryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportInventory: _aio.UnaryUnaryMultiCallable[_inventory_pb2.ReportInventoryRequest, _inventory_pb2.ReportInventoryResponse]  # type: ignore[assignment]
     """ReportInventory takes the inventory of the agent's own machine. The answer says that the server stores it, or has
-    stored the same before. A later inventory replaces an earlier one as a whole.
+    stored the same before. A later inventory replaces an earlier one as a whole. Call it on the connection of the
+    command stream: a server may close a connection that sends much before its first call.
     """
 
 class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -60,7 +62,8 @@ class InventoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inventory_pb2.ReportInventoryResponse, _abc.Awaitable[_inventory_pb2.ReportInventoryResponse]]:
         """ReportInventory takes the inventory of the agent's own machine. The answer says that the server stores it, or has
-        stored the same before. A later inventory replaces an earlier one as a whole.
+        stored the same before. A later inventory replaces an earlier one as a whole. Call it on the connection of the
+        command stream: a server may close a connection that sends much before its first call.
         """
 
 def add_InventoryServiceServicer_to_server(servicer: InventoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

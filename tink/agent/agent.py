@@ -415,7 +415,8 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         await transport.commands(agent.handle)
 
     calls = [asyncio.create_task(call) for call in (commands(), transport.publish(), output.run())]
-    reporter = InventoryReporter(channel, settings.agent_id, LocalMachine(in_osie=settings.in_osie))
+    machine = LocalMachine(in_osie=settings.in_osie)
+    reporter = InventoryReporter(channel, settings.agent_id, machine, connected=transport.connected.wait)
     reporting = asyncio.create_task(reporter.run())
     log_failure(reporting, log, "the inventory of this machine is no longer reported")
     ending = asyncio.create_task(asked_to_end.wait())

@@ -1,8 +1,9 @@
 """Reports the inventory to the server (`proto/inventory.proto`), without delaying a Workflow or ending the agent.
 
-The first report is sent at once. The second follows when every card with a link has received an LLDP frame, at most
-35 s after the start, unless nothing differs by then; later ones follow when a neighbour changes. A server that does not
-know the service answers UNIMPLEMENTED, and the agent sends no more. Other failures are retried without limit.
+The first report is sent as soon as the agent is connected. The second follows when every card with a link has received
+an LLDP frame, at most 35 s after the start, unless nothing differs by then; later ones follow when a neighbour changes.
+A server that does not know the service answers UNIMPLEMENTED, and the agent sends no more. Other failures are retried
+without limit.
 """
 
 from __future__ import annotations
@@ -122,14 +123,19 @@ class InventoryReporter:
         machine: ReportedMachine,
         schedule: ReportSchedule | None = None,
         *,
+        connected: Callable[[], Awaitable[Any]],
         clock: Callable[[], float] = time.time,
         in_background: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """`clock` returns the time in seconds since 1970. `in_background` runs the methods of `machine`."""
+        """`connected` returns when the command stream is open: servers distrust much data before it.
+
+        `clock` returns the time in seconds since 1970. `in_background` runs the methods of `machine`.
+        """
         self._stub = InventoryServiceStub(channel)
         self._agent_id = agent_id
         self._machine = machine
         self._schedule = schedule or ReportSchedule()
+        self._connected = connected
         self._clock = clock
         self._neighbours = Neighbours()
         self._news = asyncio.Event()
@@ -197,6 +203,7 @@ class InventoryReporter:
         backoff = Backoff(self._schedule.initial_backoff, self._schedule.max_backoff)
         logged: grpc.StatusCode | None = None
         while True:
+            await self._connected()
             request = pb.ReportInventoryRequest(
                 agent_id=self._agent_id, attributes=content, clock_unix_seconds=self._clock()
             )

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import time
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -16,6 +17,7 @@ from proto import inventory_pb2 as pb
 from proto.inventory_pb2_grpc import InventoryServiceServicer, add_InventoryServiceServicer_to_server
 from tests.ports import free_port
 from tests.support.virtual_time import elapse
+from tests.unit.agent import workflow_service
 from tests.unit.agent.inventory import trees
 from tests.unit.agent.inventory.test_lldp import frame
 from tests.waiting import until
@@ -77,10 +79,14 @@ class PlayedMachine:
         return {"speed": self.speed, "neighbours": {card: facts["portID"] for card, facts in neighbours.items()}}
 
 
+async def at_once():
+    """Return like the connection of an agent that is connected."""
+
+
 @contextlib.asynccontextmanager
 async def reporting(server, machine=None, **more):
     machine = machine or PlayedMachine()
-    given = {"clock": lambda: 1_800_000_000.5, "in_background": asyncio.to_thread} | more
+    given = {"connected": at_once, "clock": lambda: 1_800_000_000.5, "in_background": asyncio.to_thread} | more
     reporter = InventoryReporter(server, "52:54:00:aa:00:01", machine, **given)
     running = asyncio.create_task(reporter.run())
     try:
@@ -98,6 +104,21 @@ async def test_first_report_is_sent_at_once_without_neighbours():
     assert (report.agent_id, report.clock_unix_seconds) == ("52:54:00:aa:00:01", 1_800_000_000.5)
     assert json.loads(report.attributes) == {"speed": 0, "neighbours": {}}
     assert machine.prepared == 1
+
+
+async def test_report_waits_for_the_command_stream():
+    server, connected = Server(grpc.StatusCode.UNAVAILABLE), asyncio.Event()
+    async with reporting(server, connected=connected.wait):
+        await elapse(600)
+        assert server.calls == []
+        connected.set()
+        await elapse(0.1)
+        connected.clear()
+        await elapse(600)
+        assert len(server.calls) == 1, "a retry waits for it, too"
+        connected.set()
+        await elapse(0.1)
+    assert len(server.reports) == 1
 
 
 async def test_second_report_follows_when_all_cards_with_link_have_neighbours():
@@ -214,16 +235,11 @@ class Service(InventoryServiceServicer):
 
 @contextlib.asynccontextmanager
 async def serving():
-    """Run the real service, and nothing else, at a free port."""
+    """Run both services at a free port."""
     service, port = Service(), free_port()
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    add_InventoryServiceServicer_to_server(service, server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
+    add = partial(add_InventoryServiceServicer_to_server, service)
+    async with workflow_service.serving(workflow_service.Server(), port, more=add):
         yield service, f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
 
 
 @real_time
@@ -231,7 +247,7 @@ async def test_report_of_this_machine_arrives_with_the_credentials_of_the_agent(
     async with serving() as (service, address):
         settings = AgentSettings("52:54:00:AA:00:01", address, token="v1.a.b", state_dir=tmp_path)
         channel = await connect(settings, asyncio.Event())
-        reporter = InventoryReporter(channel, settings.agent_id, LocalMachine(in_osie=False))
+        reporter = InventoryReporter(channel, settings.agent_id, LocalMachine(in_osie=False), connected=at_once)
         running = asyncio.create_task(reporter.run())
         await until(lambda: service.reports)
         running.cancel()
