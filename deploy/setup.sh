@@ -59,7 +59,7 @@ declare -A sets=(
   # More clients for `make test-all`.
   [test-all]="dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light sbsigntool gpg gpg-agent gpgv sqv crun
           docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils
-          ansible python3-kubernetes prometheus ipmitool openipmi"
+          ansible python3-kubernetes prometheus ipmitool openipmi lldpd"
   # For the Kubernetes of `make test-cluster`: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.

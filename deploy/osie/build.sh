@@ -263,6 +263,7 @@ mkdir -p "$site" "$agent/usr/bin"
 rm -rf "$site/edge/_deploy"
 compiled=(
   proto tink/{__init__.py,errors.py,exec_limits.py,limits.py,mac.py,printable.py,waitdaemon.py,waiting.py,agent,net}
+  tink/api/{__init__.py,bounds.py,inventory.py}
   edge/{__init__.py,cli.py,commands,settings}
 )
 compile_in "$work/osie" /agent "${compiled[@]/#/$modules/}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -13,7 +14,7 @@ import click
 
 from edge.commands.options import log_level as log_level_option
 from edge.settings import FilePath, types
-from tink.agent import AgentError, from_kernel_command_line, run
+from tink.agent import AgentError, collect, from_kernel_command_line
 from tink.printable import escaped
 
 _FILE = FilePath(exists=True, dir_okay=False)
@@ -28,6 +29,12 @@ class AgentFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         return "\n".join(f"    {escaped(line)}" for line in super().formatException(ei).splitlines())
+
+
+def _print_inventory(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(json.dumps(collect(), indent=2))
+        context.exit()
 
 
 @click.command()
@@ -90,6 +97,16 @@ class AgentFormatter(logging.Formatter):
     default="",
     help="Command to run after a Workflow has ended and the server has acknowledged that.",
 )
+@click.option(
+    "--print-inventory",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    allow_from_autoenv=False,  # a variable or a settings file must not turn an agent into a command that exits
+    callback=_print_inventory,
+    help="Print the inventory of this machine as JSON, in the shape of status.inventory.inBand of a Hardware, and "
+    "exit. Needs no server and changes nothing. LLDP neighbours are left out. Only root can read serial numbers.",
+)
 @log_level_option
 def agent(
     kernel_command_line: Path | None,
@@ -123,4 +140,6 @@ def agent(
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error
+    from tink.agent import run  # imports gRPC, which the inventory does not need
+
     sys.exit(run(settings))

@@ -30,6 +30,7 @@ import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
 from tink.agent.executor import Effect, EndWorkflow, ExecutionProgress, Executor, Publish, RunAction, StopAction
+from tink.agent.inventory.reporter import InventoryReporter, LocalMachine
 from tink.agent.journal import Journal, Spool, boot_id
 from tink.agent.model import (
     ActionError,
@@ -48,7 +49,7 @@ from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
 from tink.exec_limits import unstartable
 from tink.net.proxies import NONE, Proxies
-from tink.waiting import done_before
+from tink.waiting import done_before, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -414,11 +415,15 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         await transport.commands(agent.handle)
 
     calls = [asyncio.create_task(call) for call in (commands(), transport.publish(), output.run())]
+    machine = LocalMachine(in_osie=settings.in_osie)
+    reporter = InventoryReporter(channel, settings.agent_id, machine, connected=transport.connected.wait)
+    reporting = asyncio.create_task(reporter.run())
+    log_failure(reporting, log, "the inventory of this machine is no longer reported")
     ending = asyncio.create_task(asked_to_end.wait())
     done, _ = await asyncio.wait({*calls, ending}, return_when=asyncio.FIRST_COMPLETED)
     log.info("the agent ends")
     await agent.close()
-    for task in (*calls, ending):
+    for task in (*calls, reporting, ending):
         task.cancel()
     journal.ledger.close()
     for task in done - {ending}:

@@ -478,6 +478,8 @@ class Transport:
         self._refused_backoff = Backoff(self._policy.refused_backoff, self._policy.refused_backoff)
         self._stub = WorkflowServiceStub(channel)
         self._condition = ""
+        self.connected = asyncio.Event()
+        """Set while the server serves the command stream."""
         self._ahead: dict[int, asyncio.Task[bool]] = {}
         """Tasks that send events before they are the oldest, by event number; each returns True if acknowledged."""
         self._gone: deque[str] = deque(maxlen=_GONE_WORKFLOWS)
@@ -549,6 +551,7 @@ class Transport:
                     continue
                 handle(command)
         finally:
+            self.connected.clear()
             established.cancel()
             call.cancel()
 
@@ -565,6 +568,7 @@ class Transport:
         self._established(backoff)
 
     def _established(self, backoff: Backoff) -> None:
+        self.connected.set()
         backoff.reset()
         port = self._server.rpartition(":")[2]
         if port.isdecimal():

@@ -62,6 +62,7 @@ class AgentSettings:
     tls_cert, tls_key: the certificate for servers that require one.
     token: sent with every call.
     proxies: for registries, and in the environment of actions; the agent reaches servers and edges without a proxy.
+    in_osie: True if the kernel was started by an edge's script, so that the inventory may set network cards up.
     """
 
     agent_id: str
@@ -88,6 +89,7 @@ class AgentSettings:
     more_servers: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     proxies: Proxies = NONE
+    in_osie: bool = False
 
     def __post_init__(self) -> None:
         if not self.agent_id:
@@ -148,6 +150,7 @@ def from_kernel_command_line(text: str, environment: Mapping[str, str] = _NOTHIN
     # The kernel command line has Go's names, of which HookOS gives three to its agent and its container engine.
     values["proxies"] = Proxies.of(kernel) or Proxies.of(environment)
     values["edges"] = items("tinkerbell_edges")
+    values["in_osie"] = "worker_id" in kernel
     # The edge that wrote the command line names its own HTTP server there.
     sign = re.match(r"http://([^/]+)/", kernel.get("tinkedge_sign", ""))
     values["plain_registries"] = (*((sign[1],) if sign else ()), *values["edges"])

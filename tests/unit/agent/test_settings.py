@@ -36,7 +36,9 @@ def test_agent_learns_everything_from_the_kernel_command_line():
         plain_registries=("10.0.0.1:7080", "10.0.0.2:80"),
         edges=("10.0.0.2:80",),
         token="v1.a.b",
+        in_osie=True,
     )
+    assert not from_kernel_command_line("quiet", agent_id="a", server="s").in_osie, "started by hand"
     assert from_kernel_command_line(f"{CMDLINE} tinkerbell_tls=true").tls
     assert not [secret for secret in ("v1.a.b", "s3cret") if secret in repr(settings)]
 

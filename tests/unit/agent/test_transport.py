@@ -75,6 +75,14 @@ async def link():
     return Link()
 
 
+async def test_transport_is_connected_while_the_server_serves_its_stream(link):
+    async with link.transporting(replace(FAST, max_backoff=0.02)) as transport:
+        assert not transport.connected.is_set()
+        async with link.serving():
+            await transport.connected.wait()
+        await until(lambda: not transport.connected.is_set())
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 

@@ -98,8 +98,10 @@ class Link:
     @contextlib.asynccontextmanager
     async def transporting(self, policy=FAST, **more):
         self.channel = more.pop("channel", None) or await open_channel(f"127.0.0.1:{self.port}")
-        async with transporting(self.port, self.spool, self.received, policy, channel=self.channel, **more):
-            yield
+        async with transporting(
+            self.port, self.spool, self.received, policy, channel=self.channel, **more
+        ) as transport:
+            yield transport
 
     @contextlib.asynccontextmanager
     async def up(self, policy=FAST, **more):
@@ -118,9 +120,11 @@ def stop(workflow_id):
 
 
 @contextlib.asynccontextmanager
-async def serving(servicer, port, credentials=None):
+async def serving(servicer, port, credentials=None, *, more=lambda server: None):
+    """Run the service at a port; `more` adds others to the server of gRPC."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)])
     add_WorkflowServiceServicer_to_server(servicer, server)
+    more(server)
     if credentials is None:
         server.add_insecure_port(f"127.0.0.1:{port}")
     else:
@@ -149,7 +153,7 @@ async def transporting(port, spool, received, policy=FAST, held_workflows=tuple,
     transport = Transport(channel, settings, spool, held_workflows, policy)
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
     try:
-        yield
+        yield transport
         assert not any(task.done() for task in tasks), "the transport gave up"
     finally:
         for task in tasks:

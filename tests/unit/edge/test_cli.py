@@ -114,7 +114,8 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
             variable = "TINKEDGE_" + flag.removeprefix("--").replace("-", "_").upper()
             monkeypatch.setenv(variable, "given")
             # -f/--filename and -o/--output are known by their long names only where these are the parameter's.
-            if f"--{(option.name or '').replace('_', '-')}" in option.opts:
+            # A flag that prints and exits, as --help does, is none.
+            if f"--{(option.name or '').replace('_', '-')}" in option.opts and option.allow_from_autoenv:
                 assert option.resolve_envvar_value(context) == "given", (name, flag)
                 count += 1
             monkeypatch.delenv(variable)
@@ -437,7 +438,7 @@ def test_agent_reports_a_missing_or_invalid_setting(arguments: list[str], expect
 
 def test_agent_takes_settings_from_the_kernel_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("edge.commands.agent.run", lambda settings: seen.append(settings) or 3)
+    monkeypatch.setattr("tink.agent.agent.run", lambda settings: seen.append(settings) or 3)
     cmdline = tmp_path / "cmdline"
     cmdline.write_bytes(b"quiet name=\xff worker_id=52:54:00:AA:00:01 grpc_authority=10.0.0.1:1 tinkerbell_tls=true\n")
     result = run("agent", "--kernel-command-line", cmdline, "--no-tls", "--after-workflow", "sh -c 'a b'")
@@ -445,6 +446,16 @@ def test_agent_takes_settings_from_the_kernel_command_line(tmp_path: Path, monke
     (settings,) = seen
     assert (settings.agent_id, settings.server, settings.tls) == ("52:54:00:aa:00:01", "10.0.0.1:1", False)
     assert settings.after_workflow == ("sh", "-c", "a b")
+
+
+def test_agent_prints_the_inventory_without_settings_and_by_its_flag_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run("agent", "--print-inventory")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["collectionMethod"] == "agent"
+    monkeypatch.setenv("TINKEDGE_PRINT_INVENTORY", "true")
+    result = run("agent")
+    assert result.exit_code == 2
+    assert "agent id: missing" in result.output
 
 
 def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cursor() -> None:
