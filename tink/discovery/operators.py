@@ -27,6 +27,7 @@ from tink.discovery.controller import condition_of
 from tink.discovery.expected import ExpectedMachines, is_secret_column, read_list, read_table
 from tink.discovery.identity import facts_of, ports_of
 from tink.discovery.model import ExpectedMachine, ListProblem, MachineFacts, is_discovered
+from tink.discovery.report import MAX_REPORT_BYTES, CollectionMethod, UnreadableReportError, read_report
 from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
@@ -239,10 +240,15 @@ async def adopt_by_inventory(client: KubeClient, key: NamespacedName, content: b
 
     Raises DiscoveryError, ApiError.
     """
-    attributes = cleaned_attributes(content)
+    try:
+        attributes = read_report(content[: MAX_REPORT_BYTES + 1]).attributes
+    except UnreadableReportError as error:
+        raise DiscoveryError(
+            f"Hardware {key}: {error}; give the output of `tinkedge agent --print-inventory`"
+        ) from error
     macs = tuple(dict.fromkeys(mac for port in ports_of(attributes) if (mac := mac_address(port.get("mac")))))
     await _create(client, adopted_hardware(key, macs))
-    attributes["lastUpdated"] = rfc3339(time.time())
+    attributes |= {"collectionMethod": CollectionMethod.AGENT.value, "lastUpdated": rfc3339(time.time())}
     await client.patch(
         HARDWARE, key.name, key.namespace, {"status": {"inventory": {"inBand": attributes}}}, subresource="status"
     )

@@ -183,7 +183,10 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
                     policy = GUARDED.get(f"{group}/{resource}")
                     assert policy is None or policy in policies
     narrowed = (
-        "tinkedge-server-inventory", "tinkedge-server-attributes", "tinkedge-edge-peers", "tinkedge-bmc-netboot",
+        "tinkedge-server-inventory",
+        "tinkedge-server-attributes",
+        "tinkedge-edge-peers",
+        "tinkedge-bmc-netboot",
         "tinkedge-discovery",
     )
     assert {f"{name}.tinkedge" for name in narrowed} <= policies

@@ -31,6 +31,13 @@ from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.bounds import MAX_INVENTORY_ITEMS
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Attributes, FirmwareMode, Model
+from tink.discovery.report import (
+    MAX_REPORT_BYTES,
+    CollectionMethod,
+    UnreadableReportError,
+    read_attributes,
+    read_report,
+)
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import EVENT, HARDWARE
@@ -40,15 +47,10 @@ from tink.server.auth import AgentAuth, TokenKeys, TokenSettings
 from tink.server.inventory import (
     MAX_EVENTS,
     MAX_PENDING_BYTES,
-    MAX_REPORT_BYTES,
     REFRESH_SECONDS,
     WRITE_SECONDS,
-    CollectionMethod,
     InventoryKeeper,
-    UnreadableReportError,
     clock_offset,
-    read_attributes,
-    read_report,
 )
 
 Raw = dict[str, Any]

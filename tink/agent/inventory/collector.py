@@ -199,6 +199,8 @@ class _Collector:
             value = _guarded(name, read)
             if value:
                 found[name] = value[:MAX_INVENTORY_ITEMS] if isinstance(value, list) else value
+        if (self._sys / "block").exists():
+            found.setdefault("blockDevices", [])  # no drive is a fact, too: the only one may have failed
         return found
 
     # --- the machine ---

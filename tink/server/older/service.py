@@ -33,6 +33,7 @@ from proto import oldest_pb2 as pb_oldest
 from proto import workflow_pb2
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
+from tink.discovery.report import CollectionMethod, read_attributes
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.printable import printable
@@ -48,7 +49,7 @@ from tink.server.auth import (
 )
 from tink.server.callers import Callers, abort
 from tink.server.events import BusyError, StaleError, WorkflowGoneError
-from tink.server.inventory import CollectionMethod, HardwareWriter, InventoryKeeper, Spawn, read_attributes
+from tink.server.inventory import HardwareWriter, InventoryKeeper, Spawn
 from tink.server.older.messages import (
     REASON_NOT_EXPRESSIBLE,
     Dialect,

@@ -17,12 +17,13 @@ from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, TinkAgent, hold, refused
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.discovery.report import CollectionMethod, read_attributes
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.kube.runtime import EventRecorder
 from tink.printable import printable
-from tink.server.inventory import CollectionMethod, InventoryKeeper, read_attributes
+from tink.server.inventory import InventoryKeeper
 from tink.server.older.messages import in_band
 from tink.server.older.service import MAX_BYTES, AttributesKeeper, as_json
 
