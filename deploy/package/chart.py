@@ -86,7 +86,9 @@ def rendered(helm: Helm) -> dict[Path, str]:
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
     attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
+    discovery = helm.template("--set-json", f"discovery.rules={json.dumps([_RULE])}", "--show-only", rbac)
     files = {
+        "rbac-discovery.yaml": _named(_plain(discovery), "tinkedge-edge-discovery"),
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-bmc.yaml": _plain(bmc),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
@@ -163,7 +165,7 @@ _OF_THE_CHART: Final = frozenset(
 )
 """Options that have other values in the chart, or only one meaning in a pod."""
 
-_OF_A_ROLE: Final = frozenset({("controller", "bmc")})
+_OF_A_ROLE: Final = frozenset({("controller", "bmc"), ("edge", "discover")})
 """Options of one role that have another value in the chart, which also grants the rights."""
 
 
