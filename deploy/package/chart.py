@@ -34,6 +34,8 @@ HEADS: Final = DEPLOY / "chart" / "heads"
 NAMESPACE: Final = "tinkedge"
 _SCHEMA: Final = DEPLOY / "chart" / "values.schema.yaml"
 
+_RULE: Final = "range=192.0.2.10-192.0.2.250/24,osie=default/hook,only=listed"
+"""A rule of --discover that needs all rights that a rule can need."""
 _MADE: Final = "# Made of deploy/chart by `make chart`: change it there.\n"
 _OWN_NAMESPACE: Final = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
 _KUSTOMIZATION: Final = f"""\
@@ -86,11 +88,13 @@ def rendered(helm: Helm) -> dict[Path, str]:
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
     discovery = helm.template("--set", "discovery.enabled=true", "--show-only", "templates/rbac-discovery.yaml")
+    edge_discovery = helm.template("--set-json", f"discovery.rules={json.dumps([_RULE])}", "--show-only", rbac)
     attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
     files = {
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-bmc.yaml": _plain(bmc),
         "rbac-discovery.yaml": _plain(discovery),
+        "rbac-edge-discovery.yaml": _named(_plain(edge_discovery), "tinkedge-edge-discovery"),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "webhooks.yaml": _plain(helm.template("--show-only", "templates/webhooks.yaml")),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),
@@ -165,7 +169,7 @@ _OF_THE_CHART: Final = frozenset(
 )
 """Options that have other values in the chart, or only one meaning in a pod."""
 
-_OF_A_ROLE: Final = frozenset({("controller", "bmc"), ("controller", "discovery")})
+_OF_A_ROLE: Final = frozenset({("controller", "bmc"), ("controller", "discovery"), ("edge", "discover")})
 """Options of one role that have another value in the chart, which also grants the rights."""
 
 

@@ -17,7 +17,7 @@ from edge.commands.progress import errors_shown
 from edge.settings import CommandGroup, FilePath, parsed
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
-_ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
+_ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-edge-discovery", "tinkedge-server")
 """The roles of tink.kubeapi, repeated here because it takes a tenth of a second to import."""
 _MAX_DAYS = 100 * 365
 
@@ -47,8 +47,8 @@ def _server(text: str) -> str:
 @click.option(
     "--role",
     type=click.Choice(_ROLES),
-    help="Role of a new user, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` on "
-    "another host.",
+    help="Role of a new user, as Kubernetes' role of this name; the last three are for a `tinkedge edge`, one with "
+    "--discover, or a `server` on another host.",
 )
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Limit the role to this namespace. Repeatable.")
 @click.option("--expires", type=_lifetime, default="90d", help="Lifetime of the token: 12h, 90d, 4w, 1y, or never.")

@@ -64,7 +64,8 @@ from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.controller import WorkflowController
-from tink.discovery.admission import Admission, ListedMachines
+from tink.discovery.admission import Admission
+from tink.discovery.expected import ExpectedMachines
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
@@ -377,6 +378,8 @@ class Stack:
         informers = self._informers = {
             resource: self._informer(resource) for resource, users in _USERS.items() if users & wanted
         }
+        if self._admits_listed:
+            informers.setdefault(CONFIG_MAP, self._informer(CONFIG_MAP))
         if self._reviews.plugin is not None:
             self._reviews.plugin.follow(informers)
             self.metrics.register(self._reviews.plugin.metrics)
@@ -497,9 +500,19 @@ class Stack:
         self.metrics.register(Scraped(writer.metrics))
         return writer
 
-    def _expected_machines(self) -> ListedMachines | None:
+    @property
+    def _admits_listed(self) -> bool:
+        """True if an edge in this process has a rule of admission that needs the lists of expected machines."""
+        edge = self._settings.edge
+        return Service.DHCP in self._here and any(rule.listed_only for rule in edge.discover)
+
+    def _expected_machines(self) -> ExpectedMachines | None:
         """Return the lists of expected machines; None if no rule of admission needs them."""
-        return None
+        if not self._admits_listed:
+            return None
+        expected = ExpectedMachines()
+        self._informers[CONFIG_MAP].add_event_handler(lambda new, _: expected.apply(new), expected.remove)
+        return expected
 
     async def _start_edge_tasks(self) -> None:
         """Start the operators' HTTP, and everything at the edge that runs in the background."""

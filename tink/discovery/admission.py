@@ -39,7 +39,14 @@ from tink.api.annotations import (
     EXPECTED_MACHINES_LABEL,
 )
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
-from tink.discovery.model import DISCOVERY_FINALIZER, AdmissionRule, RuleError, discovered_name, is_discovered
+from tink.discovery.model import (
+    DISCOVERY_FINALIZER,
+    LISTED_ONLY,
+    AdmissionRule,
+    RuleError,
+    discovered_name,
+    is_discovered,
+)
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest, TokenBuckets
 from tink.mac import octets
@@ -657,7 +664,7 @@ def discovered_hardware(mac: str, rule: AdmissionRule, address: IPv4Address) -> 
             "name": discovered_name(mac),
             "namespace": rule.osie.namespace,
             "labels": {AUTO_DISCOVERED_LABEL: "true"},
-            "annotations": {DISCOVERY_RULE_ANNOTATION: rule.name},
+            "annotations": {DISCOVERY_RULE_ANNOTATION: f"{rule.name},{LISTED_ONLY}" if rule.listed_only else rule.name},
             "finalizers": [DISCOVERY_FINALIZER],
         },
         "spec": {

@@ -25,7 +25,7 @@ from tink.api.annotations import (
 )
 from tink.api.patterns import OBJECT_NAME, compiled
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.discovery.model import DISCOVERY_FINALIZER, NAME_PREFIX, ExpectedMachine, MachineFacts
+from tink.discovery.model import DISCOVERY_FINALIZER, LISTED_ONLY, NAME_PREFIX, ExpectedMachine, MachineFacts
 from tink.errors import TinkedgeError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
@@ -36,8 +36,6 @@ _MAX_LABEL: Final = 63
 _NAME: Final = compiled(OBJECT_NAME)
 KEEPS_NAME: Final = "true"
 """The value of the annotation that approves a machine under its present name."""
-LISTED_ONLY: Final = "only=listed"
-"""A part of the annotation discovery-rule, after the rule's name and a comma, if the rule has this condition."""
 _OF_DISCOVERY: Final = (
     APPROVE_ANNOTATION,
     APPROVED_AS_ANNOTATION,
@@ -168,9 +166,10 @@ def bmc_address(discovered: Raw, machine: ExpectedMachine) -> tuple[str, bool]:
         found = ip_address(str(as_mapping(inventory.get("bmc")).get("address") or ""))
     except ValueError:
         return "", False
-    # The machine chooses this text. A password must not go to this host or to a group of hosts.
+    # The machine chooses this text. A password must not go to this host or to a group of hosts. It must not leave the site
+    # either: for a public address, anybody can get a certificate that is valid.
     is_host = not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
-    return (str(found) if is_host and not found.is_reserved else ""), False
+    return (str(found) if is_host and found.is_private and not found.is_reserved else ""), False
 
 
 def bmc_machine(discovered: Raw, hardware: Raw, machine: ExpectedMachine) -> Raw | None:

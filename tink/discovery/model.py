@@ -21,6 +21,10 @@ DISCOVERY_FINALIZER: Final = "tinkerbell.org/discovery"
 """A discovered Hardware has it until its machine is approved under another name, or deleted by an operator."""
 
 
+LISTED_ONLY: Final = "only=listed"
+"""The part of a rule, and of the annotation discovery-rule, that admits only machines on a list."""
+
+
 def serial_key(serial: str) -> str:
     """Return a serial number in the form in which two are compared."""
     return serial.strip().casefold()

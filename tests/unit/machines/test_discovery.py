@@ -169,7 +169,7 @@ async def test_range_of_rejected_addresses_ends_with_a_report() -> None:
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (ApiError(403, "Forbidden", "edge cannot create hardware"), "deploy/rbac-discovery.yaml"),
+        (ApiError(403, "Forbidden", "edge cannot create hardware"), "deploy/rbac-edge-discovery.yaml"),
         (ApiError(404, "NotFound", 'namespaces "default" not found'), "create the namespace of the rule's OSIE"),
         (ApiError(401, "Unauthorized", "Unauthorized"), "a kubeconfig with a valid token"),
         (ApiError(500, "InternalError", "failed calling webhook"), "check that the API and its webhooks answer"),

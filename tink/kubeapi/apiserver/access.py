@@ -124,12 +124,20 @@ _EDGE: Final = (
 )
 """The calls of the edge component, as deploy/rbac.yaml allows them in clusters. User-data may be in any Secret."""
 
+_EDGE_DISCOVERY: Final = (
+    *_EDGE,
+    RoleRule(("create",), ("tinkerbell.org",), ("hardware",)),
+    RoleRule(("list", "watch"), ("",), ("configmaps",)),
+)
+"""Those of an edge that admits unknown machines (--discover), as deploy/rbac-edge-discovery.yaml adds them."""
+
 ROLES: Final[Mapping[str, tuple[RoleRule, ...]]] = {
     "cluster-admin": (RoleRule((ALL,), (ALL,), (ALL,)), RoleRule((ALL,), paths=(ALL,))),
     "admin": (*_VIEW, *_EDIT, *_ADMIN),
     "edit": (*_VIEW, *_EDIT),
     "view": _VIEW,
     "tinkedge-edge": _EDGE,
+    "tinkedge-edge-discovery": _EDGE_DISCOVERY,
     "tinkedge-server": _SERVER,
 }
 """The roles: for people, from most rights to fewest, then for components on other hosts.

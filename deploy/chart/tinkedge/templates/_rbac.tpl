@@ -297,6 +297,32 @@ labels:
   verbs: [create]
 {{- end }}
 
+{{- define "tinkedge.rules.edge-discovery" -}}
+# A ValidatingAdmissionPolicy rejects every Hardware but that of a discovered machine.
+- apiGroups: [tinkerbell.org]
+  resources: [hardware]
+  verbs: [create]
+{{- if contains "only=listed" (join " " .Values.discovery.rules | nospace) }}
+# The lists of expected machines, with only=listed.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [list, watch]
+{{- end }}
+{{- end }}
+
+{{- define "tinkedge.policy.edge-discovery" -}}
+- expression: >-
+    object.metadata.?labels.orValue({}) == {"tinkerbell.org/auto-discovered": "true"}
+    && object.metadata.?finalizers.orValue([]) == ["tinkerbell.org/discovery"]
+    && size(object.metadata.?ownerReferences.orValue([])) == 0
+    && object.metadata.?annotations.orValue({}).all(key, key == "tinkerbell.org/discovery-rule")
+  message: the edge creates no Hardware but that of a discovered machine
+- expression: >-
+    object.spec.all(key, key in ["networkInterfaces", "osie"]) && size(object.spec.networkInterfaces) == 1
+    && object.spec.networkInterfaces.all(mac, object.metadata.name == "discovery-" + mac.replace(":", "-"))
+  message: the Hardware of a discovered machine has one interface, after which it is named, and an OSIE
+{{- end }}
+
 {{- define "tinkedge.rules.edge-peers" -}}
 # Each edge writes one with the name of its pod, and reads those of the others. Kubernetes deletes it with the pod. A rule
 # for create can't name an object, so a ValidatingAdmissionPolicy rejects writes of other Leases.

@@ -34,6 +34,9 @@ grpc-authority: {{ . | quote }}
 {{- with .Values.edge.disable }}
 disable: {{ toJson . }}
 {{- end }}
+{{- with .Values.discovery.rules }}
+discover: {{ toJson . }}
+{{- end }}
 {{- if .Values.edge.peers }}
 peer-group: {{ include "tinkedge.fullname" . }}
 lease-namespace: {{ .Release.Namespace }}
