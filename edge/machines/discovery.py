@@ -58,7 +58,7 @@ _MAX_TEXT: Final = 600
 
 _REMEDIES: Final = {
     401: "give the edge a kubeconfig with a valid token",
-    403: "allow the edge to create hardware: apply deploy/rbac-edge-discovery.yaml, or use the chart's discovery.rules, "
+    403: "allow the edge to create hardware: apply deploy/rbac-edge-discovery.yaml, use the chart's discovery.rules, "
     "or, with the embedded API, 'tinkedge kubeconfig --role tinkedge-edge-discovery'",
     404: "create the namespace of the rule's OSIE, or install the definitions: 'tinkedge crds | kubectl apply "
     "--server-side -f -'",

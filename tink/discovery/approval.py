@@ -166,8 +166,8 @@ def bmc_address(discovered: Raw, machine: ExpectedMachine) -> tuple[str, bool]:
         found = ip_address(str(as_mapping(inventory.get("bmc")).get("address") or ""))
     except ValueError:
         return "", False
-    # The machine chooses this text. A password must not go to this host or to a group of hosts. It must not leave the site
-    # either: for a public address, anybody can get a certificate that is valid.
+    # The machine chooses this text. A password must not go to this host or to a group of hosts, or leave the site:
+    # for a public address, anybody can get a certificate that is valid.
     is_host = not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
     return (str(found) if is_host and found.is_private and not found.is_reserved else ""), False
 
