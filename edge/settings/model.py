@@ -604,8 +604,8 @@ _BMC_FIELDS: Final = _fields_for(
         "BMCs that are connected at once.", flag="--bmc-connections", type=click.IntRange(1, 2000)
     ),
     boot_named_after=Group.BMC.declare(
-        "Seconds after power-on after which the cause is named if no DISCOVER of the machine has arrived; also the time "
-        "after which a step of the BMC that goes on is a warning.",
+        "Seconds after power-on after which the cause is named if no DISCOVER of the machine has arrived; also the "
+        "time after which a step of the BMC that goes on is a warning.",
         flag="--bmc-boot-named-after",
         # An edge writes the time of a boot to the Hardware up to 5 s after the DISCOVER.
         type=click.FloatRange(10, 3600),

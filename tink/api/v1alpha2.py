@@ -897,8 +897,8 @@ class BootStatus(Model):
     )
     attempt: int | None = optional("Number of this attempt of the present way, from 1.", ge=1)
     machine: str | None = optional(
-        "Name of the Machine whose BMC boots the machine, in the Workflow's namespace. After the Workflow's end, this BMC "
-        "is cleaned up, also if the Hardware then names another Machine or is gone."
+        "Name of the Machine whose BMC boots the machine, in the Workflow's namespace. After the Workflow's end, this "
+        "BMC is cleaned up, also if the Hardware then names another Machine or is gone."
     )
     since: str | None = optional(
         "When the BMC reported that the machine is on, in this attempt. Absent: it is not on yet.", extra=TIME
@@ -963,8 +963,8 @@ class WorkflowStatus(Model):
     boot: BootStatus | None = optional("The progress of BMC control with the boot of the machine (spec.bootOptions).")
     conditions: list[Condition] | None = optional(
         "Observations about the Workflow: Prepared, Started, Succeeded; BootPrepared if it has bootOptions: the "
-        "machine boots as they ask, or the reason why not; BootCleanedUp after its end, if BMC control had something to "
-        "undo: what was undone, or the reason why not; HardwareGone if its Hardware was deleted before its end.",
+        "machine boots as they ask, or the reason why not; BootCleanedUp after its end, if BMC control had something "
+        "to undo: what was undone, or the reason why not; HardwareGone if its Hardware was deleted before its end.",
         extra=map_list("type"),
     )
 
