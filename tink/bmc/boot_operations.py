@@ -1,4 +1,4 @@
-"""What BMC control does on the BMC of a Workflow's machine: it connects, carries out operations, and reports progress.
+"""Operations on the BMC of a Workflow's machine, with reports of their progress.
 
 The controllers of the boot (`tink.bmc.workflows`) and of the clean-up after it (`tink.bmc.boot_clean_up`) share this.
 """
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tink.api.bounds import MAX_URL_CHARACTERS
 from tink.api.v1alpha2 import BootMode, Raw, as_mapping
 from tink.bmc.boot import BootReason
-from tink.bmc.boot_status import BootCase, BootWriter, SupersededError
+from tink.bmc.boot_status import BootCase, BootWriter, SupersededError, elapsed
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
 from tink.bmc.credentials import login_of
 from tink.bmc.jobs import stages_of
@@ -55,7 +55,7 @@ class BmcReach:
 
     @property
     def bmc(self) -> str:
-        """What identifies the BMC (`bmc_of`)."""
+        """The identity of the BMC (`bmc_of`)."""
         return bmc_of(self.connection)
 
 
@@ -130,15 +130,20 @@ class BootOperations:
     ) -> None:
         """Write what an operation waits for, at most every five seconds, until cancelled.
 
-        A BMC may take minutes, such as one whose task never ends. The message shows the cause meanwhile.
+        A BMC may take minutes, such as one whose task never ends. The message shows the cause meanwhile, and after
+        `boot_named_after` the reason is STEP_OVERDUE, a warning.
         """
+        begun, limit = elapsed(), self._context.settings.boot_named_after
         while True:
             await asyncio.sleep(_PROGRESS_SECONDS)
-            if not progress:
+            reason, message = step.reason, step.message
+            if elapsed() - begun >= limit:
+                reason, message = BootReason.STEP_OVERDUE, f"{message} takes longer than {limit:g} s"
+            elif not progress:
                 continue
             try:
                 # Unchanged: no write.
-                await self._writer.wait_for(case, step.reason, f"{step.message}: {progress[-1]}")
+                await self._writer.wait_for(case, reason, ": ".join([message, *progress[-1:]]))
             except (ApiError, LeadershipLostError) as error:
                 log.debug("Workflow %s: its progress is not written: %s", case.key, error)
             except SupersededError:
@@ -170,7 +175,7 @@ class BootOperations:
                     return False
                 name = f"spec.bootOptions.custombootConfig.{field}[{number}]"
                 for stage in stages_of(await self._rendered_action(case, action, name)):
-                    await self.perform(case, session, stage.wanted)
+                    await self.perform(case, session, stage.wanted, step=step if before_each is not None else None)
                 await self._writer.set_boot(case, done=offset + number + 1)
         return True
 

@@ -56,7 +56,7 @@ class SupersededError(TinkedgeError):
 
 @dataclass(slots=True)
 class BootMemory:
-    """What a process keeps in memory about the boot of one Workflow. All times are those of the event loop."""
+    """The memory of a process about the boot of one Workflow. All times are those of the event loop."""
 
     ladder: tuple[Rung, ...] = ()
     """The ladder of the BMC while it is climbed."""
