@@ -154,14 +154,22 @@ async def test_cause_is_named_a_minute_after_power_on_and_a_late_discover_still_
 
 
 @virtual
-async def test_operation_that_waits_for_a_task_of_the_bmc_without_end_says_so_within_a_minute() -> None:
+async def test_step_whose_task_never_ends_on_the_bmc_is_a_warning_after_the_naming_time() -> None:
     rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(faults=[Fault.TASK_NEVER_ENDS], power="On"))
     async with running(rig, Machine(rig)):
         rig.api.put(workflow(options=NETBOOT))
-        await elapse(60)
+        await elapse(58)
         waiting = rig.condition(WORKFLOW, "w1", "BootPrepared")
-    assert waiting["reason"] == "PoweringOff"
-    assert "has not ended after 45 s (TaskState Running)" in waiting["message"]
+        assert waiting["reason"] == "PoweringOff"
+        assert "has not ended after 45 s (TaskState Running)" in waiting["message"]
+        await elapse(10)
+        overdue = rig.condition(WORKFLOW, "w1", "BootPrepared")
+        waiting_since = rig.api.read(WORKFLOW, "w1")
+    assert overdue["reason"] == "StepOverdue"
+    assert "switching the machine off takes longer than 60 s: " in overdue["message"]
+    assert "has not ended after 45 s (TaskState Running)" in overdue["message"]
+    assert waiting_since is not None
+    assert boot_begun(waiting_since), "the server sends no other Workflow of the machine"
 
 
 @virtual
