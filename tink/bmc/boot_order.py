@@ -17,6 +17,7 @@ from tink.bmc.boot_status import (
     is_protected,
     machine_of,
     occupies,
+    prepared_machine_of,
 )
 from tink.kube.cache import Index, Informer
 from tink.kube.objects import NamespacedName
@@ -35,15 +36,21 @@ class BootOrder:
         """Workflows that have not ended, or are not cleaned up, by their Hardware."""
         self._of_machine: Index[NamespacedName, NamespacedName] = Index()
         """Hardware, by the Machine that they name."""
+        self._unclean: Index[NamespacedName, NamespacedName] = Index()
+        """Workflows that have ended and are not cleaned up, by the Machine whose BMC was changed for them."""
 
     def follow(self, workflow: Raw) -> None:
         """Take a new or changed Workflow into account."""
-        is_present = not is_over(workflow) or is_protected(workflow)
-        self._on_hardware.set(NamespacedName.of(workflow), (hardware_of(workflow),) if is_present else ())
+        key, has_ended = NamespacedName.of(workflow), is_over(workflow)
+        is_present = not has_ended or is_protected(workflow)
+        self._on_hardware.set(key, (hardware_of(workflow),) if is_present else ())
+        machine = prepared_machine_of(workflow) if has_ended and is_present and not paused(workflow) else None
+        self._unclean.set(key, (machine,) if machine is not None else ())
 
     def forget(self, key: NamespacedName) -> None:
         """Leave a Workflow out of account from now on: it was deleted, or is cleaned up."""
         self._on_hardware.set(key, ())
+        self._unclean.set(key, ())
 
     def follow_hardware(self, hardware: Raw) -> None:
         """Take a new or changed Hardware into account."""
@@ -75,7 +82,16 @@ class BootOrder:
         for key, other in self._others_with_machine(case, case.machine):
             if occupies(other) or (has_begun_boot(other) and (creation_order(other) < own_order or not is_begun)):
                 return key
-        return None
+        unclean = self._unclean.keys(case.machine) if case.machine is not None else ()
+        return next((key for key in unclean if key != case.key), None)
+
+    def user_of(self, case: BootCase, machine: NamespacedName) -> NamespacedName | None:
+        """Return a Workflow of another Hardware that uses the machine of a Machine; None if there is none.
+
+        An agent may have the Workflow, or the machine is being booted for it.
+        """
+        others = self._others_with_machine(case, machine)
+        return next((key for key, other in others if occupies(other) or has_begun_boot(other)), None)
 
     def occupant(self, case: BootCase) -> NamespacedName | None:
         """Return another Workflow that an agent of the machine may have; None if there is none."""

@@ -73,6 +73,11 @@ class BootMemory:
     not_before: float = 0.0
     """The time before which nothing is tried again."""
 
+    def forget_bmc(self) -> None:
+        """Forget the ladder, readings and failures: another BMC boots the machine from now on."""
+        self.ladder, self.failed_rungs, self.reading, self.lost_since = (), set(), None, None
+        self.failures, self.not_before = 0, 0.0
+
     def count_failure(self) -> float:
         """Count a failed attempt. Return the seconds until the next one, which double up to five minutes."""
         self.failures += 1
@@ -130,6 +135,11 @@ class BootCase:
         """The Machine that the Hardware names now."""
         name = machine_of(self.hardware)
         return NamespacedName(self.key.namespace, name) if name else None
+
+    @property
+    def prepared_machine(self) -> NamespacedName | None:
+        """The Machine whose BMC was changed for the Workflow; None if no boot has begun."""
+        return prepared_machine_of(self.workflow)
 
     @property
     def rung(self) -> Rung | None:
@@ -197,6 +207,15 @@ class BootWriter:
         is_warning = value is ConditionStatus.FALSE and reason not in PROGRESS_REASONS
         self.announce(case, str(reason), text, is_warning=is_warning)
         return True
+
+    async def report_clean_up(self, case: BootCase, reason: str, message: str, *, is_done: bool) -> None:
+        """Write the condition BootCleanedUp, and record an Event."""
+        text, now = bounded(message), self._context.now()
+        value = ConditionStatus.TRUE if is_done else ConditionStatus.FALSE
+        self.announce(case, reason, text, is_warning=not is_done)
+        await self.update(
+            case, lambda status: set_condition(status, ConditionType.BOOT_CLEANED_UP, value, now, reason, text)
+        )
 
     def announce(self, case: BootCase, reason: str, message: str, *, is_warning: bool) -> None:
         """Record an Event of the Workflow, and log the same."""
@@ -350,6 +369,12 @@ def hardware_of(workflow: Raw) -> NamespacedName:
 def machine_of(hardware: Raw) -> str:
     """Return the name of the Machine that a Hardware names (`spec.bmcRef`); empty if it names none."""
     return str(as_mapping(as_mapping(hardware.get("spec")).get("bmcRef")).get("name") or "")
+
+
+def prepared_machine_of(workflow: Raw) -> NamespacedName | None:
+    """Return the Machine whose BMC was changed for a Workflow (`status.boot.machine`); None if there is none."""
+    name = as_mapping(status_of(workflow).get("boot")).get("machine")
+    return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
 
 
 def last_boot_of(hardware: Raw) -> Raw:

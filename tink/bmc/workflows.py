@@ -260,6 +260,8 @@ class BootController(Collector):
         self._on_machine.set(case.key, (case.machine,) if case.machine is not None else ())
         if left := case.memory.seconds_left():
             return Result(left)
+        if case.machine is not None and case.prepared_machine not in (None, case.machine):
+            return await self._change_machine(case)
         machine = self._machines.get(*case.machine) if case.machine is not None else None
         if machine is None:
             hardware = hardware_of(case.workflow)
@@ -273,6 +275,16 @@ class BootController(Collector):
         if rung is None or not is_on:
             return await self._operate(case, machine, partial(self._attempt, rung=rung))
         return await self._operate(case, machine, partial(self._watch, rung=rung))
+
+    async def _change_machine(self, case: BootCase) -> Result:
+        """Begin again with the Machine that the Hardware names now, after the clean-up of the former one."""
+        if case.prepared_machine is not None:
+            await self._clean_up.leave(case, case.prepared_machine)
+        case.memory.forget_bmc()
+        fields = dict.fromkeys(("way", "attempt", "machine", "since", "lastBoot", "medium"))
+        message = f"begins again, because Hardware {hardware_of(case.workflow)} now names Machine {case.machine}"
+        await self._writer.wait_for(case, BootReason.POWERING_OFF, message, **fields)
+        return DONE  # the informer reports the write
 
     async def _set_prepared(self, case: BootCase, reason: BootReason, message: str, **boot: Any) -> None:
         """Write that the Workflow may be sent."""
@@ -353,7 +365,9 @@ class BootController(Collector):
 
         async def is_next(step: BootStep) -> bool:
             nonlocal other
-            other = await self._announced(case, step.reason, step.message, way="custom", attempt=1)
+            other = await self._announced(
+                case, step.reason, step.message, way="custom", attempt=1, **_machine_fields(case)
+            )
             return other is None
 
         await self._operations.carry_out(case, reach, "preparingActions", offset=0, before_each=is_next)
@@ -409,7 +423,7 @@ class BootController(Collector):
 
     async def _begin(self, case: BootCase, rung: Rung, part: BootPart, *, is_first: bool) -> NamespacedName | None:
         """Write that a part of an attempt begins. Return another Workflow of the machine that goes before it."""
-        fields: dict[str, Any] = _rung_fields(rung)
+        fields: dict[str, Any] = _rung_fields(rung) | _machine_fields(case)
         if isinstance(part.wanted, WantedMedium) and part.wanted.url:
             fields["medium"] = part.wanted.kind
         if is_first:
@@ -550,3 +564,8 @@ def _step_text(rung: Rung, part: BootPart) -> str:
 def _rung_fields(rung: Rung) -> dict[str, Any]:
     """Return the fields of `status.boot` at the beginning of an attempt."""
     return {"way": rung.way.value, "attempt": rung.attempt, "since": None, "lastBoot": None}
+
+
+def _machine_fields(case: BootCase) -> dict[str, Any]:
+    """Return the field of `status.boot` with the Machine whose BMC is about to be changed."""
+    return {"machine": case.machine.name} if case.machine is not None else {}
