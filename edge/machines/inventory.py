@@ -26,7 +26,7 @@ import orjson
 from pydantic import ValidationError
 
 from ipxe.binaries import BootPath
-from tink.api.annotations import BOOT_PATH_ANNOTATION
+from tink.api.annotations import AUTO_DISCOVERED_LABEL, BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
@@ -48,6 +48,7 @@ class Machine:
     `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form and `ipv6` the IPv6 address in its
     canonical form (RFC 5952), each None if there is none; `boot_path` is the value of the Hardware or None.
     `terminating`: the Hardware is being deleted, and yields to any other one with the same address.
+    `is_discovered`: the machine was discovered, and is not approved.
     """
 
     mac: str
@@ -59,6 +60,7 @@ class Machine:
     boot_path: BootPath | None
     ipv6: str | None
     terminating: bool
+    is_discovered: bool
     _packed: bytes = field(repr=False)
     _read: Callable[[bytes], Hardware] = field(repr=False)
 
@@ -268,7 +270,7 @@ class Inventory:
 
     def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
         path = _boot_path(key, hardware)
-        terminating = hardware.metadata.deletion_timestamp is not None
+        marks = hardware.metadata.deletion_timestamp is not None, AUTO_DISCOVERED_LABEL in hardware.metadata.labels
         for mac, interface in hardware.spec.network_interfaces.items():
             if not is_mac(mac):
                 text = "not a MAC address in lower case with colons, such as 52:54:00:12:34:56"
@@ -278,7 +280,7 @@ class Inventory:
             ip = dhcp.ip if dhcp is not None else None
             ipv6 = str(IPv6Address(dhcp.ipv6.address)) if dhcp is not None and dhcp.ipv6 is not None else None
             disabled = interface.disable_dhcp, interface.disable_netboot
-            yield Machine(mac, ip, key.namespace, key.name, *disabled, path, ipv6, terminating, packed, self._read)
+            yield Machine(mac, ip, key.namespace, key.name, *disabled, path, ipv6, *marks, packed, self._read)
 
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)

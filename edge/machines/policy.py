@@ -73,7 +73,11 @@ class NetbootPolicy:
             field = "disableDhcp" if machine.disable_dhcp else "disableNetboot"
             where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}].{field}"
             return Decision(allowed=False, reason=f"{where} is true")
-        if self.when is NetbootWhen.WORKFLOW and not self.has_pending(machine.namespace, machine.name):
+        if (
+            self.when is NetbootWhen.ALLOWED or machine.is_discovered
+        ):  # it boots to introduce itself, without a Workflow
+            return ALLOWED
+        if not self.has_pending(machine.namespace, machine.name):
             return Decision(allowed=False, reason=self.why_none(machine.namespace, machine.name))
         return ALLOWED
 

@@ -93,6 +93,17 @@ def test_machine_boots_while_a_workflow_is_pending_and_else_its_screen_shows_the
     assert NetbootPolicy(when=NetbootWhen.ALLOWED, has_pending=work.has_pending).decide(machine).allowed
 
 
+def test_discovered_machine_boots_without_a_workflow_until_it_is_approved(work: PendingWorkflows) -> None:
+    inventory = Inventory()
+    policy = NetbootPolicy(DhcpMode.RESERVATION, NetbootWhen.WORKFLOW, work.has_pending, work.why_none)
+    discovered = hardware()
+    discovered["metadata"]["labels"] = {"tinkerbell.org/auto-discovered": "true"}
+    inventory.apply(discovered)
+    assert policy.decide(inventory.by_mac(MAC)).allowed
+    inventory.apply(hardware())
+    assert policy.decide(inventory.by_mac(MAC)).reason == "no Workflow for default/m1: create one"
+
+
 def test_machine_without_hardware_boots_in_auto_proxy_mode_only() -> None:
     allowed = {mode: NetbootPolicy(mode).decide(None).allowed for mode in DhcpMode}
     assert allowed == {mode: mode is DhcpMode.AUTO_PROXY for mode in DhcpMode}
