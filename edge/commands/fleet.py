@@ -134,6 +134,20 @@ def _size(text: str) -> int:
     "Workflows.",
 )
 @click.option(
+    "--unknown",
+    is_flag=True,
+    help="No Hardware describes the machines: a rule of --discover admits them, they report their inventories, and a "
+    "list of expected machines approves them.",
+)
+@click.option(
+    "--planted",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="With --unknown: plant N errors in the machines, of all kinds in turn (swapped cables, a missing disk, ...). "
+    "The run fails if one is not found, or if a verdict is false.",
+)
+@click.option(
     "--stack-option", "stack_options", multiple=True, help="Another option for the edge of the own stack. Repeatable."
 )
 @click.option(

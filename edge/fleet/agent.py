@@ -19,15 +19,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from edge.fleet.discovery import Introduction
 from edge.fleet.machine import BootError, GaveUpError
 from edge.fleet.population import ActionProfile, action_seconds
 from edge.fleet.protocols import http
 from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Field, GrpcConnection
 from edge.fleet.results import FleetStep, Question
+from proto import inventory_pb2 as inventory_pb
 from proto import metadata
 from proto import output_pb2 as output_pb
 from proto import workflow_pb2 as pb
 from tink.agent import AgentSettings
+from tink.api.v1alpha2 import Raw
 from tink.limits import Backoff
 
 if TYPE_CHECKING:
@@ -170,6 +175,7 @@ def _context(authority: str | None) -> ssl.SSLContext:
 WINDOW: Final = 8
 _GET_WORKFLOWS: Final = b"/internal.proto.workflow.v2.WorkflowService/GetWorkflows"
 _PUBLISH_EVENT: Final = b"/internal.proto.workflow.v2.WorkflowService/PublishEvent"
+_REPORT_INVENTORY: Final = b"/tinkedge.inventory.v1.InventoryService/ReportInventory"
 _WRITE_OUTPUT: Final = b"/tinkedge.output.v1.OutputService/WriteOutput"
 _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
 """NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: retried slowly."""
@@ -206,8 +212,8 @@ class Agent:
     """The agent of one boot."""
 
     __slots__ = (
-        "_backoff", "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings",
-        "_started", "_stopped", "_token", "_workflow",
+        "_backoff", "_channel", "_established", "_events", "_failed", "_introducing", "_loop", "_machine", "_retry",
+        "_settings", "_started", "_stopped", "_token", "_workflow",
     )  # fmt: skip
 
     def __init__(self, machine: SimulatedMachine, settings: AgentSettings) -> None:
@@ -218,6 +224,7 @@ class Agent:
         self._channel = Channel(machine, settings, self._connected)
         self._events: deque[_Event] = deque()
         self._workflow = ""
+        self._introducing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         """The timer of the next attempt to open the command stream."""
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
@@ -228,9 +235,17 @@ class Agent:
         """Gets an exception when the server rejects an event for good."""
 
     async def work(self) -> None:
-        """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
+        """Run until the Workflow has Succeeded, or an unknown machine without one has introduced itself.
+
+        Raises BootError, GaveUpError.
+        """
         await self._channel.open()
         await self._wait(self._established, "the server did not accept the agent")
+        if self._machine.introduction is not None:
+            self._introducing = self._loop.create_task(self._introduce(self._machine.introduction))
+            if not self._machine.is_expected:
+                await self._introducing
+                return
         self._machine.at(FleetStep.WORKFLOW)
         workflow = await self._wait(self._started, "the agent got no Workflow")
         self._machine.at(FleetStep.ACTIONS)
@@ -240,6 +255,8 @@ class Agent:
         """Close."""
         if self._retry is not None:
             self._retry.cancel()
+        if self._introducing is not None:
+            self._introducing.cancel()
         for future in (self._established, self._started, self._stopped, self._failed):
             future.cancel()
         self._channel.close()
@@ -311,6 +328,36 @@ class Agent:
     def _reject(self, workflow: str, reason: str, message: str) -> None:
         rejected = pb.Event.WorkflowRejected(failure_reason=reason, failure_message=message)
         self._publish(pb.Event(workflow_id=workflow, workflow_rejected=rejected))
+
+    # --- the inventory ---
+
+    async def _introduce(self, introduction: Introduction) -> None:
+        """Report the inventory at once, and again with the switch port when its first LLDP frame has arrived."""
+        began = self._loop.time()
+        await self._report(introduction, introduction.attributes)
+        await asyncio.sleep(began + introduction.lldp_seconds - self._loop.time())
+        await self._report(introduction, introduction.with_neighbour())
+
+    async def _report(self, introduction: Introduction, attributes: Raw) -> None:
+        """Report an inventory until the server takes it."""
+        text, backoff = orjson.dumps(attributes), Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        while True:
+            answered: asyncio.Future[int] = self._loop.create_future()
+            clock = time.time() + introduction.clock_ahead
+            request = inventory_pb.ReportInventoryRequest(
+                agent_id=self._settings.agent_id, attributes=text, clock_unix_seconds=clock
+            )
+
+            def end(status: int, message: str, answered: asyncio.Future[int] = answered) -> None:
+                if status:
+                    self._machine.error(f"the inventory was not accepted: status {status}: {message}")
+                if not answered.done():
+                    answered.set_result(status)
+
+            self._channel.call(_REPORT_INVENTORY, request.SerializeToString(), self._authorization(), Call(end))
+            if await answered == 0:
+                return
+            await asyncio.sleep(backoff.next())
 
     # --- the Workflow ---
 

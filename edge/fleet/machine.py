@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edge.fleet.bmc import PowerSupply
+from edge.fleet.discovery import Introduction
 from edge.fleet.network import DhcpPort
 from edge.fleet.population import Identity, Profile, Traits, chance
 from edge.fleet.results import Failure, FleetStep, Recorder
@@ -60,18 +61,27 @@ class SimulatedMachine:
     """A machine's state, and the methods by which the stages of a boot report to the recorder."""
 
     __slots__ = (
-        "_counter", "_first_error", "_is_blamed", "_since", "around", "edge", "has_hung", "identity", "power", "step",
-        "traits", "was_cut",
+        "_counter", "_first_error", "_is_blamed", "_since", "around", "edge", "has_hung", "identity", "introduction",
+        "power", "step", "traits", "was_cut",
     )  # fmt: skip
 
     def __init__(
-        self, around: Surroundings, identity: Identity, traits: Traits, power: PowerSupply | None = None
+        self,
+        around: Surroundings,
+        identity: Identity,
+        traits: Traits,
+        power: PowerSupply | None = None,
+        introduction: Introduction | None = None,
     ) -> None:
-        """`power`: the power supply, if a BMC controls it; None: the machine starts by itself."""
+        """`power`: the power supply, if a BMC controls it; None: the machine starts by itself.
+
+        `introduction`: what an unknown machine reports about itself; None: a Hardware describes the machine.
+        """
         self.around = around
         self.identity = identity
         self.traits = traits
         self.power = power
+        self.introduction = introduction
         self.step = FleetStep.OFF
         self.edge = ""
         """Host and port of the edge that served the iPXE script."""
@@ -82,6 +92,17 @@ class SimulatedMachine:
         self._counter = 0
         self._is_blamed = False
         self._first_error: tuple[FleetStep, str] | None = None
+
+    @property
+    def is_expected(self) -> bool:
+        """True if the machine gets a Workflow: it is known, or a list approves it."""
+        return self.introduction is None or self.introduction.is_approved
+
+    def takes_address(self, address: str) -> bool:
+        """Return True if the machine may have this address; an unknown machine takes any."""
+        if self.introduction is not None:
+            self.identity = replace(self.identity, address=address)
+        return address == self.identity.address
 
     def power_on(self) -> None:
         """Start to measure the time of the first step."""

@@ -17,11 +17,15 @@ from typing import Final, TypeVar
 
 from edge.dhcp.wire import options
 from edge.fleet.bmc import BmcAccess
+from edge.fleet.discovery import DiscoveryPlan
 from edge.fleet.network import FleetError
 from edge.fleet.population import Identity, Profile
+from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.v1alpha2 import Raw
+from tink.discovery.controller import condition_of
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.resources import HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CONFIG_MAP, HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.workflow.status import creation_order
 
 LABEL: Final = "tinkedge.org/fleet"
@@ -89,6 +93,60 @@ class Objects:
                 await self._each(workflows, lambda item: self._create(WORKFLOW, *item), "Workflows created", count)
         except ApiError as error:
             raise FleetError(f"can't create the fleet's objects: {error}") from error
+
+    async def generate_unknown(self, planned: DiscoveryPlan, profile: Profile, boots: Boots) -> None:
+        """Create what machines without Hardware need: an OSIE, a Template, and the lists that expect them.
+
+        `install_approved` creates the Workflows. Raises FleetError.
+        """
+        try:
+            await self._create(OSIE, self._name, {"kernelUrl": boots.kernel_url, "initrdUrl": boots.initrd_url})
+            actions = [{"name": name, "image": _IMAGE} for name in profile.action_names]
+            await self._create(TEMPLATE, self._name, {"actions": actions})
+            for number, text in enumerate(planned.lists()):
+                labels = {LABEL: self._name, EXPECTED_MACHINES_LABEL: "true"}
+                meta = {"name": f"{self._name}-{number}", "namespace": self._namespace, "labels": labels}
+                body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"machines.csv": text}}
+                await self._client.create(CONFIG_MAP, body)
+        except ApiError as error:
+            raise FleetError(f"can't create the fleet's objects: {error}") from error
+
+    async def install_approved(self, machines: Sequence[Identity], on_change: Callable[[Raw], None]) -> None:
+        """Create a Workflow for each machine as soon as its Hardware is there, until cancelled.
+
+        `on_change` is called for each Hardware of the namespace, and after each of its changes. Raises ApiError.
+        """
+        missing = {each.name: each for each in machines}
+        approved: asyncio.Queue[Identity] = asyncio.Queue()
+
+        def changed(hardware: Raw) -> None:
+            on_change(hardware)
+            if machine := missing.pop(hardware["metadata"]["name"], None):
+                approved.put_nowait(machine)
+
+        async def create() -> None:
+            while True:
+                machine = await approved.get()
+                await self._create(WORKFLOW, machine.name, self._workflow(machine))
+
+        informer = Informer(self._client, HARDWARE, (self._namespace,))
+        informer.add_event_handler(lambda new, _: changed(new), lambda _: None)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_WRITERS):
+                group.create_task(create())
+            group.create_task(informer.run())
+
+    async def verdicts(self) -> dict[str, tuple[str, str]]:
+        """Return reason and message of the condition AsExpected, by the name of the Hardware. Raises FleetError."""
+        found = {}
+        try:
+            async for name, item in self._named(HARDWARE, ""):
+                condition = condition_of(item)
+                if condition:
+                    found[name] = str(condition.get("reason") or ""), str(condition.get("message") or "")
+        except ApiError as error:
+            raise FleetError(f"can't read the Hardware: {error}") from error
+        return found
 
     async def request_boots(
         self, machines: Sequence[Identity], due: Sequence[float], requesting: Callable[[int], None]

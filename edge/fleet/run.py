@@ -20,7 +20,7 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -34,6 +34,7 @@ from edge.building.shell import CommandError
 from edge.dhcp.wire import options
 from edge.fleet.bmc import FleetBmcs
 from edge.fleet.boot import live
+from edge.fleet.discovery import DiscoveryPlan, Introduction, ReadyTimes, compare, plan, rule
 from edge.fleet.machine import SimulatedMachine, Surroundings
 from edge.fleet.network import (
     DhcpPort,
@@ -140,6 +141,8 @@ class Fleet:
         self._home = OWN
         """The network namespace of the start, which reaches the API of a target."""
         self._bmcs: FleetBmcs | None = None
+        self._discovery: DiscoveryPlan | None = None
+        self._ready = ReadyTimes()
 
     async def run(self) -> FleetReport:
         """Run the fleet and return the report. Raises FleetError."""
@@ -174,7 +177,12 @@ class Fleet:
         conditions = _conditions(settings, server, identities, traits)
         if self._bmcs is not None:
             conditions["BMCs"] = self._bmcs.summary()
-        return self._report(seconds, processes, conditions)
+        if self._discovery is None:
+            return self._report(seconds, processes, conditions)
+        async with self._objects() as objects:
+            result = compare(self._discovery, await objects.verdicts(), self._ready.seconds())
+        report = self._report(seconds, processes, conditions | result.summary())
+        return replace(report, broken=[*report.broken, *result.missed, *result.false])
 
     # --- the place ---
 
@@ -194,11 +202,23 @@ class Fleet:
                 check(settings.target, settings.allow, is_hosts=is_hosts, by_uplink=bool(settings.uplink))
             return settings.target
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-fleet-")))
+        if settings.unknown:
+            options = ("--discover", self._rule())
+            settings = replace(settings, stack_options=(*settings.stack_options, *options))
         self._stack = Stack(settings, directory)
         self._screen.say(f"starting a stack at {self._stack.server}")
         await self._stack.up(stack)
         self._machines_namespace = self._stack.machines
         return IPv4Address(self._stack.server)
+
+    def _rule(self) -> str:
+        """Return the rule that admits unknown machines. Raises FleetError."""
+        settings = self._settings
+        osie = f"{settings.api_namespace}/{self._name}"
+        try:
+            return rule(settings.network, settings.machines, settings.relay_address, osie)
+        except ValueError as error:
+            raise FleetError(f"{error}: give a larger --network") from error
 
     def _among_machines(self) -> contextlib.AbstractContextManager[None]:
         return inside(self._machines_namespace) if self._machines_namespace is not None else contextlib.nullcontext()
@@ -237,6 +257,12 @@ class Fleet:
         boots = self._stack.boots if self._stack is not None else settings.boots
         if self._stack is None:  # a stack of its own is removed as a whole
             stack.push_async_callback(self._remove)
+        if settings.unknown and self._stack is not None:
+            self._discovery = plan(found, settings.network, gateway, settings.planted, settings.seed)
+            async with self._objects() as objects:
+                await objects.generate_unknown(self._discovery, settings.profile, boots)
+            await asyncio.sleep(_SETTLE_SECONDS)
+            return found
         if settings.bmc:
             drawn = [draw(settings.profile, settings.seed, number) for number in range(len(found))]
             self._bmcs = FleetBmcs(found, drawn, f"{self._name}-bmc")
@@ -269,8 +295,13 @@ class Fleet:
                     by_reference=settings.by_reference,
                 )  # fmt: skip
                 supplies = self._bmcs.supplies if self._bmcs is not None else [None] * len(identities)
-                machines = [SimulatedMachine(around, *each) for each in zip(identities, traits, supplies, strict=True)]
+                known: Sequence[Introduction | None] = [None] * len(identities)
+                introductions = self._discovery.introductions if self._discovery is not None else known
+                each_machine = zip(identities, traits, supplies, introductions, strict=True)
+                machines = [SimulatedMachine(around, *each) for each in each_machine]
                 requests = None
+                if self._discovery is not None:
+                    requests = asyncio.create_task(self._install_approved(identities))
                 if self._bmcs is not None:
                     requests = asyncio.create_task(self._request_boots(identities, traits, self._bmcs))
                 await self._until_all_have_ended(machines, requests)
@@ -283,6 +314,15 @@ class Fleet:
                 await objects.request_boots(identities, [each.power_on for each in traits], bmcs.requesting)
 
         await _run_in_thread(create, self._home)
+
+    async def _install_approved(self, identities: list[Identity]) -> None:
+        """Create the Workflow of each machine when it is approved: beside them, in the API's network namespace."""
+
+        async def install() -> None:
+            async with self._objects(is_quiet=True) as objects:
+                await objects.install_approved(identities, self._ready.observe)
+
+        await _run_in_thread(install, self._home)
 
     def _port(self, interface: str, server: str, identities: list[Identity]) -> DhcpPort:
         if self._settings.link is MachineLink.RELAY:
@@ -337,7 +377,10 @@ class Fleet:
         async with self._objects() as objects:
             states = await (objects.states() if generated else objects.states(self._settings.selector))
         failed = {failure.machine: number for number, failure in enumerate(self.recorder.failures)}
+        unapproved = self._discovery.unapproved() if self._discovery is not None else frozenset()
         for each in identities:
+            if each.name in unapproved and each.name not in failed:
+                continue  # it gets no Workflow
             state = states.get(each.name, "")
             if each.name in failed:
                 if state not in ("", "Pending", "Succeeded"):

@@ -39,7 +39,8 @@ class FleetSettings:
     the first of the network. `interface`: the link towards the target. With `uplink`, the machines get a namespace of
     their own, with a macvlan on that interface of the host and this address. `netns`: the name of the machines'
     namespace; empty is the current one. `limit`: time after which unfinished machines have failed. `stack_options`:
-    options for the fleet's own stack. `bmc`: machines are off until BMC control powers them on.
+    options for the fleet's own stack. `bmc`: machines are off until BMC control powers them on. `unknown`: no Hardware
+    describes the machines; they are discovered, and a list approves them. `planted`: the number of errors in them.
     """
 
     machines: int
@@ -63,6 +64,8 @@ class FleetSettings:
     initrd_bytes: int = 40_000_000
     roles: bool = False
     bmc: bool = False
+    unknown: bool = False
+    planted: int = 0
     stack_options: tuple[str, ...] = ()
     bars: Sequence[Bar] = ()
     limit: float = 7200.0
@@ -82,11 +85,22 @@ class FleetSettings:
             yield f"--relay-address {self.relay} is not in {self.network}, the machines' network"
         if self.bmc and self.hardware is HardwareSource.CLUSTER:
             yield "--bmc needs --hardware generate: existing Hardware has BMCs of its own"
+        yield from self._problems_of_discovery()
         try:
             judged(self.bars, numbers(Recorder(1), 0.0))  # reject unknown names now, not at the end of the run
         except BarError as error:
             yield f"--bar {error}"
         yield from self._problems_of_own_stack() if self.target is None else self._problems_of_target()
+
+    def _problems_of_discovery(self) -> Iterator[str]:
+        if self.planted and not self.unknown:
+            yield "--planted needs --unknown: the errors are in what unknown machines report"
+        if self.unknown and (self.target is not None or self.bmc or self.link is MachineLink.DIRECT):
+            yield "--unknown is for a stack of the fleet's own, with --link relay and without --bmc"
+        if self.unknown and self.machines * 2 > capacity(self.network):
+            yield f"{self.network} has no room for a range of {self.machines} machines: give a larger --network"
+        if self.planted * 2 > self.machines:
+            yield f"--planted must be at most half of --machines, which is {self.machines}"
 
     def _problems_of_own_stack(self) -> Iterator[str]:
         if self.hardware is HardwareSource.CLUSTER:
