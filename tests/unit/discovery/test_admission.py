@@ -323,7 +323,7 @@ def test_admission_ends_when_another_hardware_takes_the_mac() -> None:
 
 
 def test_no_address_of_another_host_is_given() -> None:
-    """Of a range of ten addresses, eight belong to others."""
+    """Eight addresses of a range of ten belong to others."""
     text = "range=10.77.0.1-10.77.0.10/24,osie=hook,nameserver=10.77.0.3,nameserver=9.9.9.9"
     site = Site(f"{text},relay=10.77.0.4,relay=10.77.0.9", own=("10.77.0.1", "10.77.0.2", "fd00::1", "192.0.2.1"))
     site.put(objects.hardware("m5", mac(5), "10.77.0.5", annotations={DISCOVERY_ADDRESS_ANNOTATION: "10.77.0.6"}))

@@ -1,4 +1,4 @@
-"""What changed between two in-band inventories, one sentence a change."""
+"""The changes between two in-band inventories, one sentence each."""
 
 from __future__ import annotations
 

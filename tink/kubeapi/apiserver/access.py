@@ -112,7 +112,8 @@ _ADMIN: Final = (RoleRule(("create",), ("authorization.k8s.io",), ("localsubject
 _SERVER: Final = (
     RoleRule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
     RoleRule(("get",), ("tinkerbell.org",), ("workflows",)),
-    RoleRule(("patch",), ("tinkerbell.org",), ("workflows/status", "hardware/status")),
+    RoleRule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+    RoleRule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
     RoleRule(("create",), ("",), ("events",)),
 )
 _EDGE: Final = (
