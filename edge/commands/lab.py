@@ -12,7 +12,7 @@ import click
 from edge.building.builder import default_cache
 from edge.building.screen import Screen
 from edge.commands.progress import run_interruptible
-from edge.lab.discovery import PORT, Admission
+from edge.lab.discovery import PORT, ApprovalMode
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
 from edge.settings import FilePath
@@ -57,7 +57,7 @@ from edge.settings import FilePath
 )
 @click.option(
     "--discover",
-    type=click.Choice([each.value for each in Admission]),
+    type=click.Choice([each.value for each in ApprovalMode]),
     help="Create no Hardware. The machine is admitted by a rule of `up --discover`, introduces itself, and is approved "
     "by `tinkedge discover approve` (rule), or by a list of expected machines that has its serial number (list). "
     "Needs lldpd, which announces the machine's port as a switch does.",
@@ -101,12 +101,12 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, discover: str
         raise click.UsageError(
             "--discover admits a machine by its DHCPv4 DISCOVER: leave --ipv6, --dual-stack and --medium out"
         )
-    if given["bmc"] and discover == Admission.RULE:
+    if given["bmc"] and discover == ApprovalMode.RULE:
         raise click.UsageError(
             "--bmc with --discover needs the list, which has the address of the BMC: use --discover list"
         )
     drive = Drive(medium) if medium is not None else None
-    admission = Admission(discover) if discover is not None else None
+    admission = ApprovalMode(discover) if discover is not None else None
     settings = LabSettings(
         firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, discover=admission, **given
     )

@@ -46,17 +46,17 @@ exec lldpd -d -u /run/lldpd.socket -I "$2" -C "$3" -O /run/lldpd.conf
 """
 
 
-class Admission(StrEnum):
+class ApprovalMode(StrEnum):
     """How the lab's machine becomes an ordinary Hardware."""
 
     RULE = "rule"  # the rule admits every machine, and the lab approves it as an operator does
     LIST = "list"  # the rule admits machines on a list, and the line with its serial number approves it
 
 
-def rule(admission: Admission, network: RackNetwork) -> str:
+def rule(mode: ApprovalMode, network: RackNetwork) -> str:
     """Return the rule of `--discover`."""
     parts = [f"range={'-'.join(RANGE)}/{network.prefix}", f"gateway={network.address}", f"nameserver={network.address}"]
-    parts += ["osie=default/lab", "name=lab", *(["only=listed"] if admission is Admission.LIST else [])]
+    parts += ["osie=default/lab", "name=lab", *(["only=listed"] if mode is ApprovalMode.LIST else [])]
     return ",".join(parts)
 
 
@@ -78,7 +78,7 @@ def expected_machines(
         "memory": f"{machine.memory_mib // 1024}Gi" if machine.memory_mib % 1024 == 0 else "",
         "disks": "|".join(f"{size // 1024}GB" for size in machine.disks_mib),
         "firmware": "BIOS" if machine.firmware is Firmware.BIOS else "UEFI",
-        "links": f"{machine.mac}@{SWITCH}/{PORT} {SECOND_MAC}@{SWITCH}/{SECOND_PORT}",
+        "links": f"{SWITCH}/{PORT} {SWITCH}/{SECOND_PORT}",
     }
     if account is not None:
         user, password = account
@@ -90,9 +90,9 @@ def expected_machines(
     return out.getvalue()
 
 
-def expected_reason(admission: Admission, port: str) -> VerdictReason:
+def expected_reason(mode: ApprovalMode, port: str) -> VerdictReason:
     """Return the verdict on the lab's machine at a port of the switch, once the machine knows the port."""
-    if admission is Admission.RULE:
+    if mode is ApprovalMode.RULE:
         return VerdictReason.NO_EXPECTATIONS
     return VerdictReason.MATCHES if port == PORT else VerdictReason.WRONG_PORT
 
@@ -115,8 +115,9 @@ async def start_switch(stack: AsyncExitStack, tap: str, port: str, directory: Pa
 
 
 def has_neighbours(hardware: Raw) -> bool:
-    """Return True if a machine has reported the LLDP neighbour of a network card."""
-    return any(each.get("lldp") for each in ports_of(in_band(hardware)))
+    """Return True if a machine has reported the LLDP neighbours of all its network cards."""
+    ports = [*ports_of(in_band(hardware))]
+    return bool(ports) and all(each.get("lldp") for each in ports)
 
 
 def in_band(hardware: Raw) -> Raw:

@@ -382,7 +382,7 @@ class VirtualMachine:
         """Return QEMU's options for a disk; `drive` is its id."""
         return [
             *("-drive", f"if=none,id={drive},format=raw,cache=unsafe,file={self._disks[number]}"),
-            *("-device", f"virtio-blk-pci,drive={drive},serial={self.settings.disk_serial(number)}{place}"),
+            *("-device", f"virtio-blk-pci,drive={drive}{place},serial={self.settings.disk_serial(number)}"),
         ]
 
     def _others(self) -> list[str | Path]:

@@ -144,7 +144,7 @@ class LabSettings:
     bmc: bool = False
     """The machine is off until the controller switches it on by its BMC. After the installation, it is switched off
     and on, and boots from its disk. Firmware that can't boot the lab's disk is only switched off."""
-    discover: discovery.Admission | None = None
+    discover: discovery.ApprovalMode | None = None
     """No Hardware names the machine: it is admitted, introduces itself, and is approved."""
     switch_port: str = discovery.PORT
     """The port of the switch that the machine hangs on, for LLDP. The list expects the default."""
@@ -577,7 +577,7 @@ class Lab:
         if settings.bmc:
             machine, bmc = await self._start_bmc(stack, machine_settings, directory)
             account = bmc.account
-        if settings.discover is discovery.Admission.LIST:
+        if settings.discover is discovery.ApprovalMode.LIST:
             file = directory / "lab.csv"
             file.touch(0o600)  # for the BMC's password
             file.write_text(discovery.expected_machines(_HARDWARE, machine_settings, self._network, account))
@@ -611,7 +611,7 @@ class Lab:
             has = discovery.verdict_of(hardware) or "no verdict" if hardware else "it does not exist"
             raise LabError(f"Hardware {name} has no {what} after {settings.patience:.0f} s: {has}")
 
-        if settings.discover is discovery.Admission.RULE:
+        if settings.discover is discovery.ApprovalMode.RULE:
             await until(name, "inventory", lambda each: bool(discovery.in_band(each)))
             await self._operate("discover", kubeconfig, "discover", "list")
             await self._operate("approve", kubeconfig, "discover", "approve", name, _HARDWARE)
