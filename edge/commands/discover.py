@@ -17,7 +17,7 @@ from edge.commands.progress import errors_shown, run_interruptible
 from edge.settings import CommandGroup, FilePath, Group, GroupedCommand, types
 
 if TYPE_CHECKING:
-    from tink.discovery.operators import FoundMachine, Survey
+    from tink.discovery.operators import DiscoverySurvey, FoundMachine
 
 _NAMESPACE = click.option("-n", "--namespace", type=types.namespace, default="default", help="Namespace of NAME.")
 _KUBECONFIG = options.kubeconfig("Kubeconfig of the API.")
@@ -51,7 +51,7 @@ def list_machines(namespace: str | None, kubeconfig: Path | None, context: str |
     sys.exit(bool(found.problems))
 
 
-async def _survey(namespace: str | None, kubeconfig: Path | None, context: str | None) -> Survey:
+async def _survey(namespace: str | None, kubeconfig: Path | None, context: str | None) -> DiscoverySurvey:
     from tink.discovery.operators import survey
     from tink.kube.client import KubeClient
 
@@ -59,7 +59,7 @@ async def _survey(namespace: str | None, kubeconfig: Path | None, context: str |
         return await survey(client, namespace)
 
 
-def survey_lines(found: Survey, now: float) -> Iterator[str]:
+def survey_lines(found: DiscoverySurvey, now: float) -> Iterator[str]:
     """Yield the report of a survey at `now` (Unix seconds)."""
     from tink.printable import printable
 

@@ -20,7 +20,7 @@ from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
 from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Reply, Stage
 from edge.journey.events import Outcome, Value
 from edge.machines import Machine
-from tink.discovery.admission import Admitted, Decision, Reason, Refused, Waiting
+from tink.discovery.admission import AdmissionReason, Admitted, Decision, Refused, Waiting
 from tink.limits import Allowance
 
 SERVER_PORT: Final = 67
@@ -51,7 +51,7 @@ MAX_REPLIES: Final = 5000
 """Replies a second to all such relays together, and to all such clients."""
 _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
-_LASTING_REASONS: Final = frozenset({Reason.API_AWAY, Reason.RATE})
+_LASTING_REASONS: Final = frozenset({AdmissionReason.API_AWAY, AdmissionReason.RATE})
 """Reasons to wait that may last longer than until the machine's next packet."""
 
 

@@ -46,7 +46,7 @@ from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
 from edge.dhcp_common import Client, Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
-from tink.discovery.admission import Candidate, Decision, Reason, Refused
+from tink.discovery.admission import AdmissionReason, Candidate, Decision, Refused
 from tink.limits import TokenBuckets
 from tink.mac import octets
 
@@ -266,11 +266,11 @@ class Responder:
         agent, relays = relay_agent_of(message, received.source_port), self._context.relays
         if agent.giaddr and relays.configured and not relays.names(received.source):
             relay = f"{options.dotted(agent.giaddr)} from {received.source}"
-            return Refused(Reason.OTHER_RELAY, f"it came through relay {relay}; name that address in --relays")
+            return Refused(AdmissionReason.OTHER_RELAY, f"it came through relay {relay}; name that address in --relays")
         if not agent.giaddr and received.source != NO_SOURCE:
             # Only such a packet is certain to be from our own link (see NO_SOURCE).
             text = f"its DISCOVER came from {received.source}, and a machine without an address sends from {NO_SOURCE}"
-            return Refused(Reason.NO_RULE, f"{text}; create its Hardware if the machine is yours")
+            return Refused(AdmissionReason.NO_RULE, f"{text}; create its Hardware if the machine is yours")
         information = options.suboptions(message.options.get(options.RELAY_AGENT_INFORMATION, b"")) or {}
         candidate = Candidate(
             message.mac.hex(":"),

@@ -22,10 +22,10 @@ from edge.journey.events import Outcome, Recorder, Step
 from tink.api.v1alpha2 import Raw
 from tink.discovery.admission import (
     Admission,
+    AdmissionReason,
     Admitted,
     Candidate,
     Decision,
-    Reason,
     Refused,
     Waiting,
     discovered_hardware,
@@ -137,11 +137,13 @@ class DiscoveryWriter:
         # Before the first list, each machine seems to be unknown. While the API is away, its Hardware may have changed.
         if not self._hardware.has_synced or self._hardware.failing_for:
             self.is_returning(bytes.fromhex(candidate.mac.replace(":", "")))
-            return Waiting(Reason.API_AWAY, "the Kubernetes API does not answer; the machine is admitted when it does")
+            return Waiting(
+                AdmissionReason.API_AWAY, "the Kubernetes API does not answer; the machine is admitted when it does"
+            )
         now = self._clock()
         at, text = self._rejected.get(candidate.mac, (0.0, ""))
         if text and now - at < REJECTION_SECONDS:
-            return Refused(Reason.REJECTED, text)
+            return Refused(AdmissionReason.REJECTED, text)
         return self._admission.consider(candidate, now)
 
     def _gone(self, old: Raw) -> None:

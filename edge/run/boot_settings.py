@@ -50,7 +50,7 @@ def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Metad
 
 
 class EdgeUrls:
-    """The URLs of an edge that BMCs and firmware fetch from (`tink.bmc.workflows.BootUrls`)."""
+    """The URLs of an edge that BMCs and firmware fetch from (`tink.bmc.boot_operations.BootUrls`)."""
 
     def __init__(self, settings: StackSettings, address: Callable[[], str], *, has_edge: bool) -> None:
         """`address()` is the address of this host's edge; `has_edge` is True if this process has one.

@@ -139,11 +139,14 @@ class WorkflowJourney:
         self._inventory = inventory
         self._macs: Newest[str, str] = Newest(_REMEMBERED)
         """The MAC of the machine of each Workflow, by the Workflow's UID."""
+        self._clean_ups: Newest[str, str] = Newest(_REMEMBERED)
+        """The last result of the clean-up after each Workflow, by its UID."""
 
     def on_change(self, new: Raw, old: Raw | None) -> None:
         """Record the changes from `old` to `new`; `old` is None if the Workflow is new to the informer."""
         if old is not None and has_ended(old):
-            return  # The status does not change any more, and it may be shortened.
+            self._record_clean_up(new)
+            return  # The rest of the status does not change any more, and `old` may be shortened.
         workflow = _parse(new)
         if workflow is None:
             return
@@ -154,6 +157,15 @@ class WorkflowJourney:
             return  # It ended before this process started.
         entries = list(_changes(workflow, before))
         self._record(workflow, entries if old is not None else self._not_recorded_before(workflow, entries))
+
+    def _record_clean_up(self, new: Raw) -> None:
+        """Record what BMC control has undone after the end of a Workflow, or why it has not."""
+        workflow = _parse(new)
+        entry = _clean_up_entry(workflow) if workflow is not None else None
+        if workflow is None or entry is None or self._clean_ups.get(workflow.metadata.uid) == entry.message:
+            return
+        self._clean_ups[workflow.metadata.uid] = entry.message
+        self._record(workflow, [entry])
 
     def on_delete(self, old: Raw) -> None:
         """Record that a Workflow was deleted before its end."""
@@ -247,6 +259,16 @@ def _power_entry(workflow: Workflow) -> _Entry | None:
     if workflow.status.state is WorkflowState.FAILED:
         return _Entry(Step.POWER, Outcome.FAILED, f"BMC control has given up: {message}", detail)
     return _Entry(Step.POWER, Outcome.INFO if reason in _PROGRESS or not reason else Outcome.WARNING, message, detail)
+
+
+def _clean_up_entry(workflow: Workflow) -> _Entry | None:
+    """Return the result of the clean-up of BMC control after the end of the Workflow, or None if there is none."""
+    conditions = workflow.status.conditions or []
+    found = next((each for each in conditions if each.type == ConditionType.BOOT_CLEANED_UP), None)
+    if found is None or not found.message:
+        return None
+    outcome = Outcome.OK if found.status is ConditionStatus.TRUE else Outcome.WARNING
+    return _Entry(Step.POWER, outcome, f"after the workflow: {found.message}", {"clean_up": found.reason or ""})
 
 
 def _state_entry(workflow: Workflow, state: WorkflowState) -> _Entry:

@@ -623,9 +623,11 @@ _BMC_FIELDS: Final = _fields_for(
         "BMCs that are connected at once.", flag="--bmc-connections", type=click.IntRange(1, 2000)
     ),
     boot_named_after=Group.BMC.declare(
-        "Seconds after power-on after which the cause is named if no DISCOVER of the machine has arrived.",
+        "Seconds after power-on after which the cause is named if no DISCOVER of the machine has arrived; also the "
+        "time after which a step of the BMC that goes on is a warning.",
         flag="--bmc-boot-named-after",
-        type=click.FloatRange(5, 3600),
+        # An edge writes the time of a boot to the Hardware up to 5 s after the DISCOVER.
+        type=click.FloatRange(10, 3600),
     ),
     boot_next_after=Group.BMC.declare(
         "Seconds after power-on after which the next way of booting is tried if no DISCOVER of the machine has "

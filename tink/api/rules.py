@@ -193,6 +193,14 @@ def _fixed(field: str, same: str) -> Rule:
 
 
 FIXED_HARDWARE = _fixed("hardwareRef", "self.spec.hardwareRef == oldSelf.spec.hardwareRef")
+FIXED_HARDWARE_OF_BOOT = Rule(
+    # Without a second message for a Workflow that has left Pending: FIXED_HARDWARE covers that one.
+    f"({_LEFT}) || !has(oldSelf.status) || !has(oldSelf.status.boot) || !has(oldSelf.status.boot.way) || "
+    "self.spec.hardwareRef == oldSelf.spec.hardwareRef",
+    "hardwareRef can't be changed once BMC control boots the machine: delete the Workflow and create another",
+    reason="FieldValueForbidden",
+    field=".spec.hardwareRef",
+)
 FIXED_TEMPLATE = _fixed("templateRef", "self.spec.templateRef == oldSelf.spec.templateRef")
 FIXED_PARAMS = _fixed(
     "templateParams",

@@ -847,7 +847,7 @@ class WorkflowSpec(Model):
     hardware_ref: LocalObjectReference = Field(
         json_schema_extra=checked(rules.NAMES_HARDWARE),
         description="The Hardware this Workflow executes on, in the Workflow's namespace. Can't be changed once the "
-        "Workflow has left Pending.",
+        "Workflow has left Pending, or once BMC control boots the machine.",
     )
     template_ref: LocalObjectReference = Field(
         json_schema_extra=checked(rules.NAMES_TEMPLATE),
@@ -896,6 +896,10 @@ class BootStatus(Model):
         "virtual CD. custom: the actions in custombootConfig."
     )
     attempt: int | None = optional("Number of this attempt of the present way, from 1.", ge=1)
+    machine: str | None = optional(
+        "Name of the Machine whose BMC boots the machine, in the Workflow's namespace. After the Workflow's end, this "
+        "BMC is cleaned up, also if the Hardware then names another Machine or is gone."
+    )
     since: str | None = optional(
         "When the BMC reported that the machine is on, in this attempt. Absent: it is not on yet.", extra=TIME
     )
@@ -959,7 +963,8 @@ class WorkflowStatus(Model):
     boot: BootStatus | None = optional("The progress of BMC control with the boot of the machine (spec.bootOptions).")
     conditions: list[Condition] | None = optional(
         "Observations about the Workflow: Prepared, Started, Succeeded; BootPrepared if it has bootOptions: the "
-        "machine boots as they ask, or the reason why not; HardwareGone if its Hardware was deleted before its end.",
+        "machine boots as they ask, or the reason why not; BootCleanedUp after its end, if BMC control had something "
+        "to undo: what was undone, or the reason why not; HardwareGone if its Hardware was deleted before its end.",
         extra=map_list("type"),
     )
 
@@ -969,7 +974,11 @@ class Workflow(Resource):
 
     model_config = ConfigDict(
         json_schema_extra=checked(
-            rules.FIXED_HARDWARE, rules.FIXED_TEMPLATE, rules.FIXED_PARAMS, rules.FIXED_BOOT_OPTIONS
+            rules.FIXED_HARDWARE,
+            rules.FIXED_HARDWARE_OF_BOOT,
+            rules.FIXED_TEMPLATE,
+            rules.FIXED_PARAMS,
+            rules.FIXED_BOOT_OPTIONS,
         )
     )
 

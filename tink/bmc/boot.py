@@ -90,6 +90,8 @@ class BootReason(StrEnum):
     INSERTING_MEDIUM = "InsertingMedium"
     OVERRIDE_SET = "OverrideSet"
     POWERING_ON = "PoweringOn"
+    STEP_OVERDUE = "StepOverdue"
+    """A step or an action goes on for longer than the time after which causes are named."""
     WAITING_FOR_DISCOVER = "WaitingForDiscover"
     NO_DISCOVER = "NoDiscover"
     """The BMC did what was wanted, and no DHCP packet of the machine arrived."""

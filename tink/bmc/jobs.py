@@ -140,11 +140,8 @@ class JobController:
         machines: Informer,
     ) -> None:
         settings = context.settings
-        self._client = context.client
+        self._context = context
         self._jobs, self._tasks, self._machines = jobs, tasks, machines
-        self._elector = context.elector
-        self._recorder = context.recorder
-        self._now = context.now
         self._waiting: Index[NamespacedName, NamespacedName] = Index()
         """Jobs, by the Machine that they wait for."""
         self._deleted: dict[str, str] = {}
@@ -196,7 +193,7 @@ class JobController:
             return await self._wait_for_machine(key, job)
         self._waiting.set(key, ())
         if not is_true(job, "Running"):
-            await self._write(job, "Running", "TasksRunning", "", startTime=rfc3339(self._now()))
+            await self._write(job, "Running", "TasksRunning", "", startTime=rfc3339(self._context.now()))
             return DONE  # the informer reports the write
         for number, action in enumerate(job["spec"]["tasks"]):
             name = f"{key.name}-task-{number}"
@@ -211,7 +208,7 @@ class JobController:
             if not is_true(task, "Completed"):
                 return DONE  # it is queued again when its Task changes
         done = f"{len(job['spec']['tasks'])} tasks are completed"
-        await self._write(job, "Completed", "TasksCompleted", done, completionTime=rfc3339(self._now()))
+        await self._write(job, "Completed", "TasksCompleted", done, completionTime=rfc3339(self._context.now()))
         return DONE
 
     async def _machine(self, job: Raw) -> Raw | None:
@@ -220,7 +217,7 @@ class JobController:
         machine = self._machines.get(*name)
         if machine is None and not self._machines.covers({"metadata": {"namespace": name.namespace}}):
             with suppress(NotFoundError):
-                machine = await self._client.get(MACHINE, name.name, name.namespace)
+                machine = await self._context.client.get(MACHINE, name.name, name.namespace)
         return machine
 
     async def _wait_for_machine(self, key: NamespacedName, job: Raw) -> Result:
@@ -241,7 +238,7 @@ class JobController:
             try:
                 return await self._create(job, machine, name, action)
             except ConflictError:  # the informer does not know it yet
-                task = await self._client.get(TASK, name, key.namespace)
+                task = await self._context.client.get(TASK, name, key.namespace)
             except ApiError as error:
                 if error.status not in _NEVER_ACCEPTED:
                     raise
@@ -273,7 +270,7 @@ class JobController:
             },
             "spec": {"task": action, "connection": _copied(machine)},
         }
-        return await while_leading(self._elector, lambda: self._client.create(TASK, body))
+        return await while_leading(self._context.elector, lambda: self._context.client.create(TASK, body))
 
     async def _remove(self, key: NamespacedName, job: Raw) -> Result:
         """Delete an ended Job whose annotation limits its life after that."""
@@ -282,14 +279,15 @@ class JobController:
         if not (value.isascii() and value.isdecimal() and len(value) < 9):
             return DONE
         ended = next(each for each in ("Completed", "Failed") if is_true(job, each))
-        since = parse_timestamp(condition(job, ended).get("lastTransitionTime")) or self._now()
-        if (left := since + int(value) - self._now()) > 0:
+        since = parse_timestamp(condition(job, ended).get("lastTransitionTime")) or self._context.now()
+        if (left := since + int(value) - self._context.now()) > 0:
             return Result(max(left, 0.1))  # timers are inexact
         metadata = job["metadata"]
         seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         with suppress(NotFoundError):
             await while_leading(
-                self._elector, lambda: self._client.delete(JOB, key.name, key.namespace, preconditions=seen)
+                self._context.elector,
+                lambda: self._context.client.delete(JOB, key.name, key.namespace, preconditions=seen),
             )
         return DONE
 
@@ -298,17 +296,18 @@ class JobController:
     ) -> None:
         """Write a condition of a Job and further fields of its status, with an Event."""
         key = NamespacedName.of(job)
-        conditions = with_condition(job, kind, is_true=is_true, reason=reason, message=message, now=self._now())
+        conditions = with_condition(job, kind, is_true=is_true, reason=reason, message=message, now=self._context.now())
         body = {
             "metadata": {"resourceVersion": job["metadata"]["resourceVersion"]},
             "status": {"conditions": conditions, **fields},
         }
         with suppress(NotFoundError):
             await while_leading(
-                self._elector, lambda: self._client.patch(JOB, key.name, key.namespace, body, subresource="status")
+                self._context.elector,
+                lambda: self._context.client.patch(JOB, key.name, key.namespace, body, subresource="status"),
             )
         is_warning = kind == "Failed" or not is_true
-        self._recorder.event(job, JOB, Event(reason, message or "the first task begins", warning=is_warning))
+        self._context.recorder.event(job, JOB, Event(reason, message or "the first task begins", warning=is_warning))
         level = logging.WARNING if is_warning else logging.INFO
         log.log(level, "Job %s: %s: %s", key, kind if is_true else reason, message, extra={"fields": {"job": str(key)}})
 
@@ -359,15 +358,8 @@ class TaskController(Collector):
         """`on_used` is called with the BMC (`bmc_of`) after each operation."""
         settings = context.settings
         self._context = context
-        self._client = context.client
         self._jobs, self._tasks, self._machines = jobs, tasks, machines
-        self._reader = context.reader
-        self._refused = context.connections.refused
-        self._connections = context.connections
-        self._elector = context.elector
-        self._recorder = context.recorder
         self._on_used = on_used
-        self._now = context.now
         self._operations: dict[NamespacedName, asyncio.Task[str]] = {}
         self._progress: dict[NamespacedName, str] = {}
         """The clause about what the operation of a Task does or waits for now."""
@@ -441,7 +433,7 @@ class TaskController(Collector):
                     return DONE
                 outcome = await self._operate(key, task, bmc, partial(self._run, task, stages, connection, credentials))
                 machine = self._machine_of(task)
-                if machine is not None and self._refused.is_refused(bmc, credentials):
+                if machine is not None and self._context.connections.refused.is_refused(bmc, credentials):
                     await self._context.record_refusal(machine, login_of(bmc, credentials))
                 if outcome is None:
                     return DONE
@@ -456,7 +448,10 @@ class TaskController(Collector):
         self._running[bmc] = key
         try:
             if not as_mapping(task.get("status")).get("startTime"):
-                status: Raw = {"startTime": rfc3339(self._now()), "conditions": self._running_condition(task, "")}
+                status: Raw = {
+                    "startTime": rfc3339(self._context.now()),
+                    "conditions": self._running_condition(task, ""),
+                }
                 await self._patch(task, status)
             operation = self._operations[key] = asyncio.create_task(run(), name=f"Task {key}")
             reporting = asyncio.create_task(self._report_progress(key), name=f"progress of Task {key}")
@@ -496,7 +491,7 @@ class TaskController(Collector):
         done = self._stages.get(uid) or str(as_mapping(task.get("status")).get("stage") or "")
         names = [stage.name for stage in stages]
         left = stages[names.index(done) + 1 :] if done in names else stages
-        async with self._connections.open(key, connection, credentials) as session:
+        async with self._context.connections.open(key, connection, credentials) as session:
             if done == _SENT:
                 seen = await session.observe()
                 return f"the BMC had accepted the restart before tinkedge restarted; the power is {seen.power.value}"
@@ -531,7 +526,9 @@ class TaskController(Collector):
 
     def _running_condition(self, task: Raw, message: str) -> list[Raw]:
         """Return the conditions of a Task that runs. Rufio has Running for Jobs alone."""
-        return with_condition(task, "Running", is_true=True, reason="InProgress", message=message, now=self._now())
+        return with_condition(
+            task, "Running", is_true=True, reason="InProgress", message=message, now=self._context.now()
+        )
 
     async def _reached(self, task: Raw, stage: str) -> None:
         """Note that a stage is done, here and in the status."""
@@ -545,12 +542,12 @@ class TaskController(Collector):
         """Write the end of a Task."""
         task = self._tasks.get(*key) or task  # with the progress that was written meanwhile
         conditions = with_condition(
-            task, outcome.kind, is_true=True, reason=outcome.reason, message=outcome.message, now=self._now()
+            task, outcome.kind, is_true=True, reason=outcome.reason, message=outcome.message, now=self._context.now()
         )
         status: Raw = {"conditions": conditions}
         has_failed = outcome.kind == "Failed"
         if not has_failed:
-            status["completionTime"] = rfc3339(self._now())
+            status["completionTime"] = rfc3339(self._context.now())
         with suppress(NotFoundError):
             await self._patch(task, status)
         uid = str(task["metadata"]["uid"])
@@ -558,15 +555,15 @@ class TaskController(Collector):
         self._stages.pop(uid, None)
         self._ended[outcome.reason if has_failed else outcome.kind] += 1
         reason = outcome.reason if has_failed else outcome.kind
-        self._recorder.event(task, TASK, Event(reason, outcome.message, warning=has_failed))
+        self._context.recorder.event(task, TASK, Event(reason, outcome.message, warning=has_failed))
         level = logging.WARNING if has_failed else logging.INFO
         log.log(level, "Task %s: %s: %s", key, reason, bounded(outcome.message), extra={"fields": {"task": str(key)}})
 
     async def _patch(self, task: Raw, status: Raw) -> None:
         key = NamespacedName.of(task)
         await while_leading(
-            self._elector,
-            lambda: self._client.patch(TASK, key.name, key.namespace, {"status": status}, subresource="status"),
+            self._context.elector,
+            lambda: self._context.client.patch(TASK, key.name, key.namespace, {"status": status}, subresource="status"),
         )
 
     # --- how to reach the BMC -----------------------------------------------------------------------------------------
@@ -580,10 +577,10 @@ class TaskController(Collector):
         """
         spec, machine = as_mapping(task["spec"].get("connection")), self._machine_of(task)
         namespace = NamespacedName.of(machine or task).namespace
-        connection = connection_of(spec, await self._reader.authority(spec, namespace))
-        credentials = await self._reader.credentials(spec, namespace)
+        connection = connection_of(spec, await self._context.reader.authority(spec, namespace))
+        credentials = await self._context.reader.credentials(spec, namespace)
         if machine is not None:
-            self._refused.restore(machine, bmc_of(connection), credentials)
+            self._context.connections.refused.restore(machine, bmc_of(connection), credentials)
         return connection, credentials
 
     def _machine_of(self, task: Raw) -> Raw | None:

@@ -21,12 +21,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.bmc.boot_operations import BootUrls
 from tink.bmc.connections import CLIENTS, BmcConnections, BmcContext, ClientFactory
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.jobs import JobController, TaskController
 from tink.bmc.machines import MachineController
 from tink.bmc.settings import BmcSettings
-from tink.bmc.workflows import BootController, BootUrls
+from tink.bmc.workflows import BootController
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE, JOB, LEASE, MACHINE, TASK, WORKFLOW, ResourceType
@@ -205,7 +206,7 @@ class BmcManager(Collector):
     @property
     def remembered_boots(self) -> int:
         """Number of Workflows about whose boot anything is in memory."""
-        return len(self._boots.remembered)
+        return self._boots.remembered
 
     @property
     def note(self) -> str:

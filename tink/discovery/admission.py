@@ -243,7 +243,7 @@ class Candidate:
         return f"without a relay from {', '.join(map(str, self.networks)) or 'an unknown network'}"
 
 
-class Reason(StrEnum):
+class AdmissionReason(StrEnum):
     """The reasons why a machine is not admitted, or not yet."""
 
     CLAIMED = "claimed"
@@ -273,7 +273,7 @@ class Admitted:
 class Refused:
     """The machine is not admitted. `text` has the reason and the remedy."""
 
-    reason: Reason
+    reason: AdmissionReason
     text: str
 
 
@@ -281,7 +281,7 @@ class Refused:
 class Waiting:
     """The machine is not admitted yet, but a later packet of it may be. `text` has the reason."""
 
-    reason: Reason
+    reason: AdmissionReason
     text: str
 
 
@@ -457,18 +457,20 @@ class Admission:
         """
         mac = candidate.mac
         if self._is_claimed(mac):
-            return Refused(Reason.CLAIMED, "a Hardware has its MAC address")
+            return Refused(AdmissionReason.CLAIMED, "a Hardware has its MAC address")
         if mac in self._pending:
-            return Waiting(Reason.REGISTERING, f"its Hardware {self._key_of(mac)} is being created")
+            return Waiting(AdmissionReason.REGISTERING, f"its Hardware {self._key_of(mac)} is being created")
         rule = self._rule_for(candidate)
         if isinstance(rule, Refused):
             return rule
         is_listed = self._listed is not None and self._listed.lists_mac(mac)
         if not is_listed and not self._is_deletion_over(mac, now):
             text = f"its discovered Hardware was deleted less than {DELETED_SECONDS / 60:.0f} minutes ago"
-            return Refused(Reason.DELETED, f"{text}; wait, or add its MAC address to a list of expected machines")
+            return Refused(
+                AdmissionReason.DELETED, f"{text}; wait, or add its MAC address to a list of expected machines"
+            )
         if not self.is_returning(octets(mac), now):
-            return Waiting(Reason.SECOND_PACKET, f"rule {rule.name} admits it when it sends another DISCOVER")
+            return Waiting(AdmissionReason.SECOND_PACKET, f"rule {rule.name} admits it when it sends another DISCOVER")
         return self._admit(rule, candidate, now)
 
     def _rule_for(self, candidate: Candidate) -> AdmissionRule | Refused:
@@ -482,24 +484,28 @@ class Admission:
                 return rule
             nearest = nearest or refused
         text = f"no rule of --discover is for its network ({candidate.way})"
-        return nearest or Refused(Reason.NO_RULE, f"{text}; add a rule with a range there, or create its Hardware")
+        return nearest or Refused(
+            AdmissionReason.NO_RULE, f"{text}; add a rule with a range there, or create its Hardware"
+        )
 
     def _mismatch(self, rule: AdmissionRule, candidate: Candidate) -> Refused | None:
         mac = candidate.mac
         if rule.relays and candidate.relay not in rule.relays:
             relays = ", ".join(map(str, rule.relays))
             text = f"rule {rule.name} is for machines behind relay {relays}, and this packet came {candidate.way}"
-            return Refused(Reason.OTHER_RELAY, f"{text}; add relay={candidate.relay or 'ADDRESS'}, or take relay= out")
+            return Refused(
+                AdmissionReason.OTHER_RELAY, f"{text}; add relay={candidate.relay or 'ADDRESS'}, or take relay= out"
+            )
         if rule.mac_prefixes and not mac.startswith(rule.mac_prefixes):
             text = f"rule {rule.name} is for MAC addresses that begin with {', '.join(rule.mac_prefixes)}"
-            return Refused(Reason.OTHER_MAC, f"{text}; add mac={mac[:8]} to the rule, or create its Hardware")
+            return Refused(AdmissionReason.OTHER_MAC, f"{text}; add mac={mac[:8]} to the rule, or create its Hardware")
         if rule.listed_only:
             listed = self._listed
             # A list may name machines by serial number, and then the machine has to introduce itself first.
             if listed is None or not (listed.lists_mac(mac) or not listed.names_only_macs()):
                 text = f"rule {rule.name} is for expected machines (only=listed), and no list has this MAC address"
                 remedy = f"add it to a ConfigMap with the label {EXPECTED_MACHINES_LABEL}=true"
-                return Refused(Reason.NOT_LISTED, f"{text}; {remedy}")
+                return Refused(AdmissionReason.NOT_LISTED, f"{text}; {remedy}")
         return None
 
     def _is_deletion_over(self, mac: str, now: float) -> bool:
@@ -525,12 +531,12 @@ class Admission:
                 text = f"half of the free addresses of rule {rule.name} are held by machines of its {what}"
                 remedy = "approve or delete discovered machines (kubectl get hardware -l "
                 return Refused(
-                    Reason.SHARE_EXHAUSTED,
+                    AdmissionReason.SHARE_EXHAUSTED,
                     f"{text}, and the rest is for others; {remedy}{AUTO_DISCOVERED_LABEL}=true), or widen the range",
                 )
         if not self._creations.allows("", now):
             text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
-            return Waiting(Reason.RATE, f"{text}; rule {rule.name} admits it when it sends another DISCOVER")
+            return Waiting(AdmissionReason.RATE, f"{text}; rule {rule.name} admits it when it sends another DISCOVER")
         address = self._free_address(rule, candidate.mac, blocked)
         if address is None:
             return self._exhausted(rule)
@@ -541,7 +547,7 @@ class Admission:
     def _exhausted(self, rule: AdmissionRule) -> Refused:
         text = f"the range {rule.first}-{rule.last} of rule {rule.name} has no free address"
         remedy = f"approve or delete discovered machines (kubectl get hardware -l {AUTO_DISCOVERED_LABEL}=true)"
-        return Refused(Reason.RANGE_EXHAUSTED, f"{text}; {remedy}, or widen the range")
+        return Refused(AdmissionReason.RANGE_EXHAUSTED, f"{text}; {remedy}, or widen the range")
 
     def _reserve(self, mac: str, admitted: Admitted) -> Admitted:
         self._pending[mac] = admitted

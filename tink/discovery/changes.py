@@ -25,7 +25,7 @@ _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class InventoryChange:
     """One change: `reason` is a word in CamelCase, `text` one sentence with the old and the new value.
 
     is_loss: something that the machine had is gone.
@@ -36,7 +36,7 @@ class Change:
     is_loss: bool = False
 
 
-def changes(before: Raw, after: Raw) -> list[Change]:
+def changes(before: Raw, after: Raw) -> list[InventoryChange]:
     """Return the changes from one in-band inventory to the next, in a fixed order of the kinds.
 
     Empty if `before` is empty, or if another kind of agent wrote it (`collectionMethod`): two kinds of agents describe
@@ -143,7 +143,7 @@ def _disk(disk: Raw) -> str:
     return ", ".join(filter(None, facts)) or "of unknown model"
 
 
-def _disks(before: Raw, after: Raw) -> Iterator[Change]:
+def _disks(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     old, new = _remaining(_parts(before, "blockDevices"), _parts(after, "blockDevices"), _identity)
     # A drive without a serial number, such as one of a virtual machine, is the same if nothing else differs. Linux may
     # give it another name at the next boot.
@@ -153,13 +153,15 @@ def _disks(before: Raw, after: Raw) -> Iterator[Change]:
         name = _text(disk, "name")
         replaced = by_name.pop(name, None)
         if replaced is None:
-            yield Change("DiskAdded", f"Disk {name or 'without a name'} was added: {_disk(disk)}.")
+            yield InventoryChange("DiskAdded", f"Disk {name or 'without a name'} was added: {_disk(disk)}.")
             continue
         old = [each for each in old if each is not replaced]
         if not _is_same(replaced, disk):
-            yield Change("DiskReplaced", f"Disk {name} was replaced: now {_disk(disk)}; before {_disk(replaced)}.")
+            yield InventoryChange(
+                "DiskReplaced", f"Disk {name} was replaced: now {_disk(disk)}; before {_disk(replaced)}."
+            )
     for disk in old:
-        yield Change("DiskRemoved", f"Disk {_text(disk, 'name')} was removed: {_disk(disk)}.", is_loss=True)
+        yield InventoryChange("DiskRemoved", f"Disk {_text(disk, 'name')} was removed: {_disk(disk)}.", is_loss=True)
 
 
 def _is_same(old: Raw, new: Raw) -> bool:
@@ -168,7 +170,7 @@ def _is_same(old: Raw, new: Raw) -> bool:
     return not all(known) and (_described(old), old.get("sizeBytes")) == (_described(new), new.get("sizeBytes"))
 
 
-def _memory(before: Raw, after: Raw) -> Iterator[Change]:
+def _memory(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     owners = as_mapping(before.get("memory")), as_mapping(after.get("memory"))
     old, new = ({_text(module, "slot"): module for module in _parts(owner, "modules")} for owner in owners)
     if not old or not new:
@@ -184,19 +186,19 @@ def _memory(before: Raw, after: Raw) -> Iterator[Change]:
             if module is not None:
                 facts = filter(None, (_size(module), _described(module), _serial(module)))
                 text = f"Memory module {slot or 'without a slot'} was {verb}: {', '.join(facts) or 'of unknown size'}."
-                yield Change(reason, text, is_loss=module is gone)
+                yield InventoryChange(reason, text, is_loss=module is gone)
 
 
 def _serial(part: Raw) -> str:
     return f"serial {_text(part, 'serialNumber')}" if _text(part, "serialNumber") else ""
 
 
-def _total_memory(before: Raw, after: Raw) -> Iterator[Change]:
+def _total_memory(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     old, new = before.get("totalBytes"), after.get("totalBytes")
     if isinstance(old, int) and isinstance(new, int) and abs(new - old) > _MIN_MEMORY_SHARE * max(old, new):
         reason = "MemoryAdded" if new > old else "MemoryRemoved"
         sizes = f"{_size(after, 'totalBytes')}; before {_size(before, 'totalBytes')}"
-        yield Change(reason, f"The size of the memory is now {sizes}.", is_loss=new < old)
+        yield InventoryChange(reason, f"The size of the memory is now {sizes}.", is_loss=new < old)
 
 
 def _named_port(port: Raw) -> str:
@@ -210,22 +212,22 @@ def _adapters_by_mac(inventory: Raw) -> dict[str, tuple[Raw, Raw]]:
     return {mac: (each, port) for each in adapters for port in _parts(each, "ports") if (mac := _text(port, "mac"))}
 
 
-def _ports(before: Raw, after: Raw) -> Iterator[Change]:
+def _ports(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     old, new = _adapters_by_mac(before), _adapters_by_mac(after)
     for mac in sorted(new.keys() - old.keys()):
         adapter, port = new[mac]
         text = f"Network port {_named_port(port)} was added: {_described(adapter) or 'of unknown model'}."
-        yield Change("NicAdded", text)
+        yield InventoryChange("NicAdded", text)
     for mac in sorted(old.keys() - new.keys()):
         adapter, port = old[mac]
         text = f"Network port {_named_port(port)} was removed: {_described(adapter) or 'of unknown model'}."
-        yield Change("NicRemoved", text, is_loss=True)
+        yield InventoryChange("NicRemoved", text, is_loss=True)
 
 
-def _firmware(before: Raw, after: Raw) -> Iterator[Change]:
+def _firmware(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     field = "firmwareVersion"
     if found := _differs(as_mapping(before.get("bios")), as_mapping(after.get("bios")), field):
-        yield Change("FirmwareUpdated", f"The machine's firmware is now {found[1]}; before {found[0]}.")
+        yield InventoryChange("FirmwareUpdated", f"The machine's firmware is now {found[1]}; before {found[0]}.")
     old, new = _adapters_by_mac(before), _adapters_by_mac(after)
     reported = set[int]()
     for mac in sorted(old.keys() & new.keys()):
@@ -234,17 +236,19 @@ def _firmware(before: Raw, after: Raw) -> Iterator[Change]:
         if found and id(adapter) not in reported:  # one change for all ports of an adapter
             reported.add(id(adapter))
             text = f"The firmware of network port {_named_port(port)} is now {found[1]}; before {found[0]}."
-            yield Change("FirmwareUpdated", text)
+            yield InventoryChange("FirmwareUpdated", text)
 
 
-def _serials(before: Raw, after: Raw) -> Iterator[Change]:
+def _serials(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     names = {"product": "machine", "chassis": "chassis", "baseboard": "main board"}
     for part, name in names.items():
         if found := _differs(as_mapping(before.get(part)), as_mapping(after.get(part)), "serialNumber"):
-            yield Change("SerialChanged", f"The serial number of the {name} is now {found[1]}; before {found[0]}.")
+            yield InventoryChange(
+                "SerialChanged", f"The serial number of the {name} is now {found[1]}; before {found[0]}."
+            )
 
 
-def _cables(before: Raw, after: Raw) -> Iterator[Change]:
+def _cables(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     old, new = _adapters_by_mac(before), _adapters_by_mac(after)
     for mac in sorted(old.keys() & new.keys()):
         there, here = as_mapping(old[mac][1].get("lldp")), as_mapping(new[mac][1].get("lldp"))
@@ -252,7 +256,7 @@ def _cables(before: Raw, after: Raw) -> Iterator[Change]:
         if _differs(there, here, switch) or _differs(there, here, "portID"):
             port = _named_port(new[mac][1])
             text = f"Network port {port} is now connected to {_neighbour(here)}; before to {_neighbour(there)}."
-            yield Change("CablesChanged", text)
+            yield InventoryChange("CablesChanged", text)
 
 
 def _neighbour(neighbour: Raw) -> str:
@@ -261,11 +265,11 @@ def _neighbour(neighbour: Raw) -> str:
     return f"{switch} {_text(neighbour, 'portID')}".strip()
 
 
-def _boot(before: Raw, after: Raw) -> Iterator[Change]:
+def _boot(before: Raw, after: Raw) -> Iterator[InventoryChange]:
     there, here = as_mapping(before.get("firmware")), as_mapping(after.get("firmware"))
     then, now = there.get("secureBoot"), here.get("secureBoot")
     if (then, now) in ((True, False), (False, True)):
         text = f"Secure Boot is now {'on' if now else 'off'}; before {'on' if then else 'off'}."
-        yield Change("SecureBootChanged", text)
+        yield InventoryChange("SecureBootChanged", text)
     if found := _differs(there, here, "mode"):
-        yield Change("FirmwareModeChanged", f"The machine now boots in mode {found[1]}; before in {found[0]}.")
+        yield InventoryChange("FirmwareModeChanged", f"The machine now boots in mode {found[1]}; before in {found[0]}.")

@@ -72,7 +72,7 @@ class FoundMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DiscoverySurvey:
     """The state of discovery.
 
     waiting: discovered machines that are not approved.
@@ -89,7 +89,7 @@ class Survey:
     expected: int
 
 
-async def survey(client: KubeClient, namespace: str | None) -> Survey:
+async def survey(client: KubeClient, namespace: str | None) -> DiscoverySurvey:
     """Return the state of discovery in a namespace (None: in all). Raises ApiError."""
     hardware = await client.list(HARDWARE, namespace)
     lists = await client.list(CONFIG_MAP, namespace, label_selector=_SELECTOR)
@@ -99,14 +99,14 @@ async def survey(client: KubeClient, namespace: str | None) -> Survey:
     return survey_of([each for each in hardware.get("items") or () if isinstance(each, dict)], expected)
 
 
-def survey_of(hardware: list[Raw], expected: ExpectedMachines) -> Survey:
+def survey_of(hardware: list[Raw], expected: ExpectedMachines) -> DiscoverySurvey:
     """Return the state of discovery from all Hardware and all lists."""
     found = [(each, _found(each)) for each in hardware]
     present = {machine.key for obj, machine in found if not is_discovered(obj)}
     waiting = sorted((each for obj, each in found if is_discovered(obj)), key=lambda each: (each.since, each.key))
     different = [each for obj, each in found if not is_discovered(obj) and condition_of(obj).get("status") == "False"]
     missing = tuple(each for each in expected if each.key not in present)
-    return Survey(tuple(waiting), missing, tuple(different), expected.problems, len(expected))
+    return DiscoverySurvey(tuple(waiting), missing, tuple(different), expected.problems, len(expected))
 
 
 def _found(hardware: Raw) -> FoundMachine:

@@ -27,20 +27,16 @@ from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
-from tink.workflow.guards import awaits_boot, boot_begun, has_post_actions, held, paused, unconfirmed
+from tink.workflow.guards import awaits_boot, boot_begun, has_post_actions, held, holds_up_until, paused, unconfirmed
 from tink.workflow.status import (
     actions_of,
     deleted,
     dispatch_after,
     name_of,
     outdated,
-    parse_timestamp,
     state_of,
     status_of,
 )
-
-PREPARING_SECONDS = 10.0
-"""Seconds for which a Workflow without rendered actions holds up the Workflows created after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +181,7 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
     if any(boot_begun(workflow) or has_post_actions(workflow) for workflow, _ in states):
         return Wait()
     for workflow, state in states:
-        if state is None and (until := _prepared_before(workflow, now)) > now:
+        if state is None and (until := holds_up_until(workflow, now)) > now:
             return Wait(until)
         if state is WorkflowState.PENDING and _ready(workflow) and view.can_be_sent(workflow):
             until = _offered_from(workflow, view, now, longest)
@@ -202,15 +198,6 @@ def ended(workflow: Raw) -> bool:
 def _ready(workflow: Raw) -> bool:
     is_blocked = deleted(workflow) or outdated(workflow) or held(workflow) or awaits_boot(workflow)
     return not is_blocked and bool(actions_of(status_of(workflow)))
-
-
-def _prepared_before(workflow: Raw, now: float) -> float:
-    """Return the time until which a new Workflow holds up the Workflows created after it; 0 if it does not."""
-    created = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
-    # The time is that of the API's clock. One that differs by more than the limit holds up nothing.
-    if created is None or deleted(workflow) or held(workflow) or abs(now - created) > PREPARING_SECONDS:
-        return 0.0
-    return created + PREPARING_SECONDS
 
 
 def _offered_from(workflow: Raw, view: AgentView, now: float, longest: float) -> float:

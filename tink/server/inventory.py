@@ -65,7 +65,7 @@ MAX_PENDING: Final = 20_000
 """Maximum number of pending writes of one writer."""
 MAX_PENDING_BYTES: Final = 64 << 20
 """Maximum size of all pending writes of one writer together."""
-_AT_ONCE: Final = 8
+_MAX_AT_ONCE: Final = 8
 """Maximum number of writes in progress: a rack that powers on reports all inventories at once."""
 _REFUSED_SECONDS: Final = 3600.0
 """Pause after the API has rejected a write with 403."""
@@ -134,7 +134,7 @@ class HardwareWriter:
         self._numbers = itertools.count()
         self._written_at: dict[NamespacedName, float] = {}
         self._in_progress: set[NamespacedName] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._wakeup = asyncio.Event()
         self._is_running = self._is_closing = self._was_refused = False
         self._refused_until = self._away_until = -math.inf
@@ -208,9 +208,9 @@ class HardwareWriter:
                 self._in_progress.add(key)
                 self._spawn(self._write(key, write))
             if self._is_closing:  # end after the last write
-                for _ in range(_AT_ONCE):
+                for _ in range(_MAX_AT_ONCE):
                     await self._slots.acquire()
-                for _ in range(_AT_ONCE):
+                for _ in range(_MAX_AT_ONCE):
                     self._slots.release()
         finally:
             self._is_running = False

@@ -26,10 +26,13 @@ from tink.workflow.status import (
     actions_of,
     condition,
     deleted,
+    parse_timestamp,
     state_of,
     status_of,
 )
 
+PREPARING_SECONDS = 10.0
+"""Seconds for which a Workflow without rendered actions holds up the Workflows created after it."""
 _NOT_BEGUN = (None, WorkflowState.PENDING, WorkflowState.SCHEDULED)
 
 
@@ -67,6 +70,19 @@ def awaits_boot(workflow: Raw) -> bool:
     if not options.get("bootMode") and options.get("toggleAllowNetboot") is not True:
         return False
     return condition(status_of(workflow), ConditionType.BOOT_PREPARED).get("status") != ConditionStatus.TRUE
+
+
+def holds_up_until(workflow: Raw, now: float) -> float:
+    """Return the Unix time until which a new Workflow holds up the Workflows created after it; 0 if it does not.
+
+    It counts for a Workflow without rendered actions: of two that are created together, the second may be prepared
+    first. Raises InvalidStatusError.
+    """
+    created = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
+    # The time is that of the API's clock. One that differs by more than the limit holds up nothing.
+    if created is None or deleted(workflow) or held(workflow) or abs(now - created) > PREPARING_SECONDS:
+        return 0.0
+    return created + PREPARING_SECONDS
 
 
 def boot_begun(workflow: Raw) -> bool:

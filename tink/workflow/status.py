@@ -75,6 +75,7 @@ class ConditionType(StrEnum):
 
     PREPARED = "Prepared"  # False: what the controller waits for, or why it failed; an addition to the proposal
     BOOT_PREPARED = "BootPrepared"  # only with spec.bootOptions; True: the machine boots as they ask
+    BOOT_CLEANED_UP = "BootCleanedUp"  # only after the end; False: the boot options are not undone yet, or never
     STARTED = "Started"
     SUCCEEDED = "Succeeded"
     HARDWARE_GONE = "HardwareGone"  # only if the Hardware was deleted before the Workflow ended

@@ -401,6 +401,13 @@ def boot_options(spec: Object) -> Iterator[Case]:
             yield update("Workflow", title, spec | old, before, ["update", {"spec": change}], at)
     same = {"spec": netboot, "metadata": {"labels": {"a": "b"}}}
     yield update("Workflow", "bootOptions stay as they are", spec | netboot, {}, ["update", same])
+    for name, boot, *blamed in (
+        ("before the first way", {"message": "m"}),
+        ("after the first way", {"way": "pxe", "attempt": 1}, "spec.hardwareRef"),
+    ):
+        change = {"spec": {"hardwareRef": {"name": "other"}}}
+        before = {"state": "Pending", "boot": boot}
+        yield update("Workflow", f"hardwareRef changed {name}", spec | netboot, before, ["update", change], *blamed)
     yield from boot_progress(spec | netboot)
     for name, value in (("a list", []), ("a text", "done")):
         yield update("Workflow", f"a status that is {name}", spec, {}, ["status", value], "status")
@@ -410,6 +417,7 @@ def boot_progress(spec: Object) -> Iterator[Case]:
     """Return cases about `status.boot` of a Workflow; `spec` is its spec with boot options."""
     time = "2026-11-30T18:00:00Z"
     progress = {"way": "pxe", "attempt": 1, "since": time, "message": "m", "lastBoot": time, "done": 0, "medium": "CD"}
+    progress["machine"] = "bmc1"
     condition = {"type": "BootPrepared", "status": "False", "reason": "NoDiscover", "message": "no DISCOVER"}
     both = {"boot": progress, "conditions": [condition]}
     yield update("Workflow", "the progress of a boot is stored", spec, {}, ["status", both])

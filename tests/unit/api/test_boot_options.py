@@ -99,3 +99,30 @@ async def test_boot_options_can_not_be_changed_in_any_state(before: Any, after: 
     with pytest.raises(ApiError, match="bootOptions can't be changed: create another Workflow"):
         await api.patch(WORKFLOW, "w", "default", change)
     await api.patch(WORKFLOW, "w", "default", {"spec": {"timeout": 5}})
+
+
+async def booted_by_bmc(state: str, boot: Raw) -> InProcessApi:
+    api = InProcessApi()
+    await api.create(WORKFLOW, workflow({"bootMode": "netboot"}))
+    status = {"state": state, "boot": boot}
+    await api.patch(WORKFLOW, "w", "default", {"status": status}, subresource="status")
+    return api
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("Pending", "once BMC control boots the machine: delete the Workflow and create another"),
+        ("Running", r"once the Workflow has left Pending \(it is Running\): create another Workflow"),
+    ],
+)
+async def test_hardware_is_fixed_from_the_first_way_of_the_boot_on_with_one_message(state: str, words: str) -> None:
+    api = await booted_by_bmc(state, {"way": "pxe", "attempt": 1})
+    with pytest.raises(ApiError, match=f"spec.hardwareRef: Forbidden: hardwareRef can't be changed {words}"):
+        await api.patch(WORKFLOW, "w", "default", {"spec": {"hardwareRef": {"name": "other"}}})
+    await api.patch(WORKFLOW, "w", "default", {"spec": {"hardwareRef": {"name": "h"}, "timeout": 5}})
+
+
+async def test_hardware_can_be_changed_while_the_boot_has_not_begun() -> None:
+    api = await booted_by_bmc("Pending", {})
+    await api.patch(WORKFLOW, "w", "default", {"spec": {"hardwareRef": {"name": "other"}}})

@@ -23,6 +23,7 @@ from tests.support.bmc import PASSWORD, USER, FakeBmc, MemoryTransport
 from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
+from tink.bmc.boot_operations import BootUrls
 from tink.bmc.manager import BmcManager
 from tink.bmc.model import (
     BmcConnection,
@@ -38,7 +39,6 @@ from tink.bmc.model import (
 from tink.bmc.quirks import Quirks
 from tink.bmc.redfish import Answer, RedfishClient
 from tink.bmc.settings import BmcSettings
-from tink.bmc.workflows import BootUrls
 from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW, ResourceType
 
 GROUP = "bmc.tinkerbell.org/v1alpha1"

@@ -154,14 +154,22 @@ async def test_cause_is_named_a_minute_after_power_on_and_a_late_discover_still_
 
 
 @virtual
-async def test_operation_that_waits_for_a_task_of_the_bmc_without_end_says_so_within_a_minute() -> None:
+async def test_step_whose_task_never_ends_on_the_bmc_is_a_warning_after_the_naming_time() -> None:
     rig = Rig(computer(), machine(), secret(), bmc=FakeBmc(faults=[Fault.TASK_NEVER_ENDS], power="On"))
     async with running(rig, Machine(rig)):
         rig.api.put(workflow(options=NETBOOT))
-        await elapse(60)
+        await elapse(58)
         waiting = rig.condition(WORKFLOW, "w1", "BootPrepared")
-    assert waiting["reason"] == "PoweringOff"
-    assert "has not ended after 45 s (TaskState Running)" in waiting["message"]
+        assert waiting["reason"] == "PoweringOff"
+        assert "has not ended after 45 s (TaskState Running)" in waiting["message"]
+        await elapse(10)
+        overdue = rig.condition(WORKFLOW, "w1", "BootPrepared")
+        waiting_since = rig.api.read(WORKFLOW, "w1")
+    assert overdue["reason"] == "StepOverdue"
+    assert "switching the machine off takes longer than 60 s: " in overdue["message"]
+    assert "has not ended after 45 s (TaskState Running)" in overdue["message"]
+    assert waiting_since is not None
+    assert boot_begun(waiting_since), "the server sends no other Workflow of the machine"
 
 
 @virtual
@@ -762,3 +770,91 @@ async def test_post_actions_wait_while_another_workflow_runs_on_the_machine() ->
         rig.api.change(WORKFLOW, "w2", status={"state": "Succeeded"})
         await rig.until(lambda: not finalizers(rig))
     assert rig.bmc.resets == ["ForceOff"]
+
+
+# --- another BMC meanwhile --------------------------------------------------------------------------------------------
+
+OTHER_HOST = "192.0.2.11"
+LEFT = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
+
+
+def name_machine(rig: Rig, name: str) -> None:
+    rig.api.change(HARDWARE, "m1", spec={"bmcRef": {"name": name}})
+
+
+def cleaned_up(rig: Rig) -> tuple[str, str, str]:
+    found = rig.condition(WORKFLOW, "w1", "BootCleanedUp")
+    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+
+@virtual
+async def test_clean_up_is_done_on_the_bmc_that_was_changed_whichever_the_hardware_names_then() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT | {"toggleAllowNetboot": True}))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert boot(rig)["machine"] == "bmc1"
+        rig.bmc.boot |= LEFT
+        name_machine(rig, "bmc2")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed"})
+        await rig.until(lambda: not finalizers(rig))
+        assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+        assert cleaned_up(rig)[:2] == ("True", "CleanedUp")
+        assert "netbooting is forbidden again" in cleaned_up(rig)[2]
+    assert rig.bmcs[OTHER_HOST].resets == []
+
+
+@virtual
+async def test_clean_up_is_done_although_the_hardware_was_deleted() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        rig.bmc.boot |= LEFT
+        await rig.api.delete(HARDWARE, "m1", "default")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed"})
+        await rig.until(lambda: not finalizers(rig))
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+@virtual
+async def test_workflow_is_released_with_the_reason_if_the_changed_machine_is_gone() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        await rig.api.delete(MACHINE, "bmc1", "default")
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed"})
+        await rig.until(lambda: not finalizers(rig), within=60)
+    assert cleaned_up(rig)[:2] == ("False", "NoBmc")
+    assert "Machine default/bmc1 does not exist" in cleaned_up(rig)[2]
+
+
+@virtual
+async def test_boot_begins_again_with_the_machine_that_the_hardware_names_now() -> None:
+    """An operator corrects bmcRef, because the DISCOVER does not arrive."""
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret(), bmc=FakeBmc(power="On"))
+    rig.bmcs[OTHER_HOST] = FakeBmc(power="On")
+    async with running(rig):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until(lambda: boot(rig).get("since"))
+        rig.bmc.boot |= LEFT
+        name_machine(rig, "bmc2")
+        await rig.until(lambda: boot(rig).get("machine") == "bmc2" and boot(rig).get("since"))
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+    assert rig.bmcs[OTHER_HOST].resets[:2] == ["ForceOff", "On"]
+    assert boot(rig)["attempt"] == 1
+
+
+@virtual
+async def test_failing_clean_up_is_shown_while_it_is_repeated() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        rig.hanging.add(HOST)
+        rig.api.change(WORKFLOW, "w1", status={"state": "Failed"})
+        await rig.until(lambda: cleaned_up(rig)[:2] == ("False", "BmcUnreachable"))
+        assert finalizers(rig)
+        rig.hanging.clear()
+        await rig.until(lambda: not finalizers(rig))

@@ -18,9 +18,9 @@ from tink.discovery.admission import (
     LINK_SECONDS,
     OCCUPIED_SECONDS,
     Admission,
+    AdmissionReason,
     Admitted,
     Candidate,
-    Reason,
     Sightings,
     Waiting,
     discovered_hardware,
@@ -212,9 +212,9 @@ def test_rules_of_one_edge_do_not_contradict_each_other() -> None:
 
 def test_machine_is_admitted_by_its_second_packet() -> None:
     site = Site()
-    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
     site.now += 0.5
-    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
     site.now += 0.6
     decision = site.first(candidate())
     assert isinstance(decision, Admitted)
@@ -226,7 +226,7 @@ def test_packet_after_ten_minutes_counts_as_the_first() -> None:
     site = Site()
     site.first(candidate())
     site.now += Sightings.MAX_SECONDS + 1
-    assert site.first(candidate()).reason is Reason.SECOND_PACKET
+    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
 
 
 def test_time_of_a_sighting_survives_the_wrap_of_its_counter() -> None:
@@ -239,7 +239,7 @@ def test_machine_waits_while_its_hardware_is_created() -> None:
     site = Site()
     assert isinstance(site.second(candidate()), Admitted)
     site.now += 3
-    assert site.first(candidate()).reason is Reason.REGISTERING
+    assert site.first(candidate()).reason is AdmissionReason.REGISTERING
 
 
 # --- rules match ------------------------------------------------------------------------------------------------------
@@ -249,25 +249,27 @@ def test_machine_waits_while_its_hardware_is_created() -> None:
     ("rule", "at", "reason"),
     [
         (RANGE, candidate(), None),
-        (RANGE, candidate(networks=(IPv4Network("10.78.0.0/24"),)), Reason.NO_RULE),
-        (RANGE, candidate(networks=()), Reason.NO_RULE),
+        (RANGE, candidate(networks=(IPv4Network("10.78.0.0/24"),)), AdmissionReason.NO_RULE),
+        (RANGE, candidate(networks=()), AdmissionReason.NO_RULE),
         (RANGE, candidate(networks=(IPv4Network("10.78.0.0/24"), *HERE)), None),
         (RANGE, candidate(relay="10.77.0.2"), None),
-        (RANGE, candidate(relay="10.78.0.2"), Reason.NO_RULE),
-        (RANGE, candidate(relay="10.78.0.2", networks=HERE), Reason.NO_RULE),
+        (RANGE, candidate(relay="10.78.0.2"), AdmissionReason.NO_RULE),
+        (RANGE, candidate(relay="10.78.0.2", networks=HERE), AdmissionReason.NO_RULE),
         (RANGE, candidate(relay="192.0.2.1", link="10.77.0.0"), None),
-        (RANGE, candidate(relay="10.77.0.2", link="10.78.0.0"), Reason.NO_RULE),
+        (RANGE, candidate(relay="10.77.0.2", link="10.78.0.0"), AdmissionReason.NO_RULE),
         (f"{RANGE},relay=10.77.0.2", candidate(relay="10.77.0.2"), None),
         (f"{RANGE},relay=10.77.0.2,relay=10.77.0.3", candidate(relay="10.77.0.3"), None),
-        (f"{RANGE},relay=10.77.0.2", candidate(relay="10.77.0.3"), Reason.OTHER_RELAY),
-        (f"{RANGE},relay=10.77.0.2", candidate(), Reason.OTHER_RELAY),
+        (f"{RANGE},relay=10.77.0.2", candidate(relay="10.77.0.3"), AdmissionReason.OTHER_RELAY),
+        (f"{RANGE},relay=10.77.0.2", candidate(), AdmissionReason.OTHER_RELAY),
         (f"{RANGE},mac=52:54:00", candidate(), None),
         (f"{RANGE},mac=aa,mac=52:54", candidate(), None),
-        (f"{RANGE},mac=aa:bb:cc", candidate(), Reason.OTHER_MAC),
-        (f"{RANGE},only=listed", candidate(), Reason.NOT_LISTED),
+        (f"{RANGE},mac=aa:bb:cc", candidate(), AdmissionReason.OTHER_MAC),
+        (f"{RANGE},only=listed", candidate(), AdmissionReason.NOT_LISTED),
     ],
 )
-def test_rule_admits_machines_of_its_network_relay_and_mac(rule: str, at: Candidate, reason: Reason | None) -> None:
+def test_rule_admits_machines_of_its_network_relay_and_mac(
+    rule: str, at: Candidate, reason: AdmissionReason | None
+) -> None:
     decision = Site(rule).second(at)
     assert (None if isinstance(decision, Admitted) else decision.reason) == reason
 
@@ -304,9 +306,9 @@ def test_reason_is_that_of_the_nearest_rule() -> None:
 def test_machine_of_a_hardware_is_never_admitted() -> None:
     site = Site()
     site.put(objects.hardware("m1", MAC, "10.77.0.5"))
-    assert site.second(candidate()).reason is Reason.CLAIMED
+    assert site.second(candidate()).reason is AdmissionReason.CLAIMED
     site.put(objects.hardware("m1", MAC, "10.77.0.5", metadata={"deletionTimestamp": objects.CREATED}))
-    assert site.second(candidate()).reason is Reason.CLAIMED
+    assert site.second(candidate()).reason is AdmissionReason.CLAIMED
 
 
 def test_admission_ends_when_another_hardware_takes_the_mac() -> None:
@@ -331,7 +333,7 @@ def test_no_address_of_another_host_is_given() -> None:
     given = {address_of(site.register(candidate(mac(n), relay="10.77.0.9"))) for n in (20, 21)}
     assert given == {"10.77.0.8", "10.77.0.10"}
     assert site.free() == 0
-    assert site.second(candidate(mac(22), relay="10.77.0.9")).reason is Reason.RANGE_EXHAUSTED
+    assert site.second(candidate(mac(22), relay="10.77.0.9")).reason is AdmissionReason.RANGE_EXHAUSTED
 
 
 def test_edges_that_see_a_machine_choose_the_same_address() -> None:
@@ -345,7 +347,7 @@ def test_whole_range_is_given_and_given_again() -> None:
     site = Site("range=10.77.0.10-10.77.0.19/24,osie=hook")
     made = [site.register(candidate(mac(number))) for number in range(10)]
     assert len({address_of(each) for each in made}) == 10
-    assert site.second(candidate(mac(11))).reason is Reason.RANGE_EXHAUSTED
+    assert site.second(candidate(mac(11))).reason is AdmissionReason.RANGE_EXHAUSTED
     site.remove(made[3])
     assert address_of(site.register(candidate(mac(11)))) == address_of(made[3])
 
@@ -357,7 +359,7 @@ def test_rejected_address_is_not_tried_again_for_a_while() -> None:
     assert second is not None
     assert second.address != first.address
     assert site.admission.reject_address(MAC, site.now) is None
-    assert site.second(candidate()).reason is Reason.RANGE_EXHAUSTED
+    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
     site.now += OCCUPIED_SECONDS
     assert isinstance(site.second(candidate()), Admitted)
 
@@ -426,7 +428,7 @@ def test_one_of_several_links_holds_at_most_half_of_the_range() -> None:
     site.register(candidate(mac(1), relay="10.77.0.3"))
     assert fill(site, 60, relay="10.77.0.2") == 24
     refused = site.second(candidate(mac(2), relay="10.77.0.2"))
-    assert refused.reason is Reason.SHARE_EXHAUSTED
+    assert refused.reason is AdmissionReason.SHARE_EXHAUSTED
     assert "kubectl get hardware -l tinkerbell.org/auto-discovered=true" in refused.text
     assert isinstance(site.second(candidate(mac(2), relay="10.77.0.3")), Admitted)
 
@@ -477,7 +479,7 @@ def test_rate_of_admissions_is_limited() -> None:
         site.now += 3
     assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
     (reason,) = {each.reason for each in decisions if not isinstance(each, Admitted)}
-    assert reason is Reason.RATE
+    assert reason is AdmissionReason.RATE
     decisions = [site.first(candidate(mac(number), networks=(IPv4Network("10.77.0.0/16"),))) for number in range(90)]
     assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
 
@@ -489,7 +491,7 @@ def test_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_minutes() ->
     site = Site()
     site.remove(site.register(candidate()))
     refused = site.second(candidate())
-    assert refused.reason is Reason.DELETED
+    assert refused.reason is AdmissionReason.DELETED
     assert "less than 10 minutes ago" in refused.text
     site.now += DELETED_SECONDS
     assert isinstance(site.second(candidate()), Admitted)
@@ -500,7 +502,7 @@ def test_approved_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_min
     approved = objects.hardware("m1", MAC, "10.0.0.7", annotations={DISCOVERED_AS_ANNOTATION: "discovery-x"})
     site.put(approved)
     site.remove(approved)
-    assert site.second(candidate()).reason is Reason.DELETED
+    assert site.second(candidate()).reason is AdmissionReason.DELETED
 
 
 def test_machine_with_another_hardware_that_was_deleted_is_admitted() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.discovery.changes import Change, changes, keep_neighbours
+from tink.discovery.changes import InventoryChange, changes, keep_neighbours
 
 Raw = dict[str, Any]
 GIB = 1 << 30
@@ -234,5 +234,5 @@ parts = st.dictionaries(
 @settings(max_examples=300, deadline=None)
 @given(parts, parts)
 def test_malformed_inventories_of_other_writers_raise_nothing(before: Raw, after: Raw) -> None:
-    assert all(isinstance(change, Change) for change in changes(before, keep_neighbours(before, after)))
+    assert all(isinstance(change, InventoryChange) for change in changes(before, keep_neighbours(before, after)))
     assert changes(after, after) == []

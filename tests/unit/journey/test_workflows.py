@@ -342,13 +342,46 @@ def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
     assert journey.last_sign(MAC) is None
 
 
+def test_clean_up_after_the_end_is_on_the_journey_once_and_is_no_sign_of_the_machine(inventory, clock):
+    journey = Journey(clock)
+    workflows = WorkflowJourney(journey, inventory)
+
+    def ended(status: str, reason: str, message: str) -> Raw:
+        found = {"type": "BootCleanedUp", "status": status, "reason": reason, "message": message}
+        return workflow("Failed", conditions=[found])
+
+    before = workflow("Failed")
+    for stage in (
+        ended("False", "BmcUnreachable", "the BMC is not cleaned up: no connection to 10.9.9.9"),
+        ended("True", "CleanedUp", "the medium is ejected"),
+    ):
+        workflows.on_change(stage, before)
+        workflows.on_change(stage, copy.deepcopy(stage))  # a resync
+        before = stage
+    assert [(each.outcome, each.message, each.detail["clean_up"]) for each in journey.events(MAC)] == [
+        (
+            Outcome.WARNING,
+            "after the workflow: the BMC is not cleaned up: no connection to 10.9.9.9",
+            "BmcUnreachable",
+        ),
+        (Outcome.OK, "after the workflow: the medium is ejected", "CleanedUp"),
+    ]
+    assert journey.last_sign(MAC) is None
+
+
 @pytest.mark.parametrize("reason", [*BootReason, *Cause])
 def test_reason_of_bmc_control_is_a_warning_unless_the_boot_goes_on(
     journey: Journey, workflows: WorkflowJourney, reason: str
 ) -> None:
     is_done = reason in (BootReason.BOOTED, BootReason.ACTIONS_DONE)
     workflows.on_change(booting(reason, "m", status="True" if is_done else "False"), workflow("Pending"))
-    problems = {BootReason.NO_DISCOVER, BootReason.OVERRIDE_LOST, BootReason.NO_BMC, *Cause}
+    problems = {
+        BootReason.NO_DISCOVER,
+        BootReason.OVERRIDE_LOST,
+        BootReason.NO_BMC,
+        BootReason.STEP_OVERDUE,
+        *Cause,
+    }
     expected = Outcome.OK if is_done else Outcome.WARNING if reason in problems else Outcome.INFO
     assert power(journey) == [(expected, "m", reason)]
 

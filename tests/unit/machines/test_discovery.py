@@ -15,7 +15,7 @@ from edge.machines import DiscoveryWriter
 from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse, turns
-from tink.discovery.admission import Admission, Admitted, Candidate, Reason, read_rule
+from tink.discovery.admission import Admission, AdmissionReason, Admitted, Candidate, read_rule
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import HARDWARE
 
@@ -109,7 +109,7 @@ async def test_hardware_that_another_edge_has_created_is_success() -> None:
         await elapse(30)
         assert site.events == []
         assert site.metric("tinkedge_discovery_errors") == 0
-        assert site.discover().reason is Reason.CLAIMED
+        assert site.discover().reason is AdmissionReason.CLAIMED
 
 
 async def test_machine_is_admitted_again_if_its_hardware_does_not_arrive() -> None:
@@ -117,7 +117,7 @@ async def test_machine_is_admitted_again_if_its_hardware_does_not_arrive() -> No
     async with running(Site(InProcessApi(objects.hardware(NAME, "52:54:00:00:00:09", None)))) as site:
         await site.admit()
         await turns(5)
-        assert site.discover().reason is Reason.REGISTERING
+        assert site.discover().reason is AdmissionReason.REGISTERING
         await elapse(11)
         assert isinstance(site.discover(), Admitted)
 
@@ -148,7 +148,7 @@ async def test_machine_whose_mac_is_registered_elsewhere_is_reported_and_takes_n
         assert "the Hardware that the message names" in message
         assert site.metric("tinkedge_discovery_free_addresses", rule="rack7") == 4
         refused = site.discover()
-        assert (refused.reason, refused.text) == (Reason.REJECTED, message)
+        assert (refused.reason, refused.text) == (AdmissionReason.REJECTED, message)
         await elapse(61)
         assert isinstance(site.discover(), Admitted)
 
@@ -217,13 +217,13 @@ async def test_text_of_an_error_is_bounded_and_printable() -> None:
 async def test_no_machine_is_admitted_while_the_hardware_is_not_known() -> None:
     async with running(Site(InProcessApi(), synced=False)) as site:
         for _ in range(3):
-            assert site.discover().reason is Reason.API_AWAY
+            assert site.discover().reason is AdmissionReason.API_AWAY
             await elapse(3)
         site.informer.listed()
         assert isinstance(site.discover(), Admitted)
         await turns(5)
         site.informer.failing_for = 5.0
-        assert site.discover("52:54:00:00:00:02").reason is Reason.API_AWAY
+        assert site.discover("52:54:00:00:00:02").reason is AdmissionReason.API_AWAY
 
 
 async def test_admission_ends_if_an_operator_registers_the_machine_first() -> None:

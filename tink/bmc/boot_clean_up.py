@@ -1,0 +1,182 @@
+"""Undoes the boot of a Workflow after its end, in whatever state, and releases the Workflow.
+
+`disableNetboot` becomes true again, the medium is ejected, a boot device that is still set is cleared, or the post
+actions of a custom boot are executed. The BMC is that of the Machine in `status.boot.machine`, whichever Machine the
+Hardware names now. A BMC that does not answer is tried again for an hour. The condition BootCleanedUp has the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tink.api.v1alpha2 import BootMode, WorkflowState, as_mapping
+from tink.bmc.boot import BootReason, clean_up
+from tink.bmc.boot_operations import BmcReach, BootOperations
+from tink.bmc.boot_order import BootOrder
+from tink.bmc.boot_status import SOON_SECONDS, BootCase, BootWriter, elapsed, hardware_of
+from tink.bmc.connections import BmcContext
+from tink.bmc.model import BmcError, Cause
+from tink.errors import TinkedgeError
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, ConflictError, UnreachableError
+from tink.kube.objects import NamespacedName
+from tink.workflow.status import parse_timestamp, state_of, status_of
+
+_INSTALLED_SECONDS = 60.0
+"""Pause before the image of isoURL is ejected after a success: the last action may still be restarting the machine."""
+_CLEAN_UP_SECONDS = 3600.0
+"""Time after the end of a Workflow for which a failing clean-up is repeated."""
+_CLEANED_UP = "CleanedUp"
+"""The reason of the condition BootCleanedUp if everything is undone."""
+
+
+class _MachineGoneError(TinkedgeError):
+    """The Machine whose BMC has to be cleaned up does not exist any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A part of the clean-up that has failed: a reason, a sentence, and the error of the API if that is the cause."""
+
+    reason: str
+    message: str
+    error: ApiError | None = None
+
+
+class BootCleanUp:
+    """Cleans up after Workflows that have ended."""
+
+    def __init__(
+        self,
+        context: BmcContext,
+        writer: BootWriter,
+        operations: BootOperations,
+        order: BootOrder,
+        machines: Informer,
+    ) -> None:
+        self._context = context
+        self._writer, self._operations, self._order = writer, operations, order
+        self._machines = machines
+
+    async def finish(self, case: BootCase) -> float:
+        """Undo after the end of a Workflow what was done before it, and release it, after an hour in any case.
+
+        Return the seconds until the next try; 0 if the Workflow is released. Raises ApiError.
+        """
+        memory = case.memory
+        if memory.ending_since is None:
+            memory.ending_since = elapsed()
+        ended = parse_timestamp(status_of(case.workflow).get("lastTransitioned"))
+        # The clock that wrote the end may be wrong, or the status edited by hand.
+        age = max(self._context.now() - ended if ended is not None else 0.0, elapsed() - memory.ending_since)
+        is_last_try = age >= _CLEAN_UP_SECONDS
+        failures: list[_Failure] = []
+        undone: list[str] = []
+        if case.options.get("toggleAllowNetboot") is True and case.hardware:
+            try:
+                await self._writer.set_netboot(case, is_allowed=False)
+                undone.append("netbooting is forbidden again")
+            except (ConflictError, UnreachableError):
+                raise
+            except ApiError as error:
+                if not is_last_try and not case.boot.get("way"):
+                    raise
+                message = f"netbooting of Hardware {hardware_of(case.workflow)} is still permitted: {error}"
+                failures.append(_Failure("NetbootPermitted", message, error))
+        if case.boot.get("way"):
+            if pause := _pause_before(case, age):
+                return pause
+            try:
+                undone += await self._clean_bmc(case)
+            except _MachineGoneError as error:
+                # No later try would succeed.
+                failures.append(_Failure(BootReason.NO_BMC.value, str(error)))
+            except BmcError as error:
+                failure = _Failure(error.cause.value, f"the BMC is not cleaned up: {error}")
+                if not is_last_try:
+                    return await self._try_later(case, failure)
+                failures.append(failure)
+            except ApiError as error:
+                if isinstance(error, ConflictError | UnreachableError) or not is_last_try:
+                    raise
+                failures.append(_Failure("ApiError", f"the BMC is not cleaned up: {error}"))
+        if failures and failures[0].error is not None and not is_last_try:
+            raise failures[0].error
+        await self._report_end(case, undone, failures)
+        await self._writer.set_finalizer(case, present=False)
+        return 0.0
+
+    async def leave(self, case: BootCase, former: NamespacedName) -> None:
+        """Clean up the BMC of a Machine that the Hardware no longer names, in one try. The boot goes on with another.
+
+        Raises ApiError if the API is away.
+        """
+        try:
+            undone = await self._clean_bmc(case)
+        except (BmcError, _MachineGoneError) as error:
+            text = f"the BMC of Machine {former}, which Hardware {hardware_of(case.workflow)} named before"
+            self._writer.announce(case, "BmcNotCleanedUp", f"{text}, is not cleaned up: {error}", is_warning=True)
+            return
+        text = "; ".join(undone) or "nothing was left to undo"
+        self._writer.announce(case, _CLEANED_UP, f"the former BMC, of Machine {former}: {text}", is_warning=False)
+
+    async def _try_later(self, case: BootCase, failure: _Failure) -> float:
+        """Report a failure of the BMC, and return the seconds until the next try."""
+        pause = case.memory.count_failure()
+        case.memory.pause_for(pause)
+        await self._writer.report_clean_up(case, failure.reason, failure.message, is_done=False)
+        return pause
+
+    async def _report_end(self, case: BootCase, undone: list[str], failures: list[_Failure]) -> None:
+        """Report the result of the last try."""
+        if failures:
+            message = "; ".join(each.message for each in failures)
+            await self._writer.report_clean_up(case, failures[0].reason, message, is_done=False)
+        elif undone:
+            await self._writer.report_clean_up(case, _CLEANED_UP, "; ".join(undone), is_done=True)
+
+    async def _clean_bmc(self, case: BootCase) -> list[str]:
+        """Eject the medium and clear the boot device, or carry out the post actions. Return what was done.
+
+        Raises _MachineGoneError, BmcError, ApiError.
+        """
+        key = case.prepared_machine or case.machine
+        machine = self._machines.get(*key) if key is not None else None
+        if machine is None or key is None:
+            raise _MachineGoneError(f"Machine {key or '(none)'} does not exist: look at its machine's boot device")
+        if other := self._order.user_of(case, key):
+            raise BmcError(Cause.BUSY, f"Workflow {other} uses the machine")
+        reach = await self._operations.reach(case, machine)
+        if case.mode == BootMode.CUSTOMBOOT:
+            return await self._post_actions(case, reach)
+        # An action that has begun may have written an operating system.
+        has_installed = bool(status_of(case.workflow).get("startedAt"))
+        try:
+            async with self._operations.open(case, reach) as session:
+                medium = str(case.boot.get("medium") or "")
+                seen = await session.observe(boot=True, media=bool(medium))
+                wanted = clean_up(seen, medium=medium, has_installed=has_installed)
+                return [await self._operations.perform(case, session, each) for each in wanted]
+        except BmcError:
+            await self._operations.record_refusal(reach)
+            raise
+
+    async def _post_actions(self, case: BootCase, reach: BmcReach) -> list[str]:
+        config = as_mapping(case.options.get("custombootConfig"))
+        actions = config.get("postActions") or ()
+        if not actions:
+            return []
+        if other := self._order.occupant(case):
+            raise BmcError(Cause.BUSY, f"Workflow {other} runs on the machine")
+        count = len(config.get("preparingActions") or ())
+        await self._operations.carry_out(case, reach, "postActions", offset=count)
+        return [f"the {len(actions)} post actions are done"]
+
+
+def _pause_before(case: BootCase, age: float) -> float:
+    """Return the seconds until the BMC may be cleaned up; 0 if it may now. `age`: seconds since the end."""
+    has_image = case.boot.get("medium") and case.options.get("isoURL")
+    has_succeeded = state_of(case.workflow) is WorkflowState.SUCCEEDED
+    if has_image and has_succeeded and age < _INSTALLED_SECONDS:
+        return max(_INSTALLED_SECONDS - age, SOON_SECONDS)
+    return case.memory.seconds_left()
