@@ -12,6 +12,7 @@ import click
 from edge.building.builder import default_cache
 from edge.building.screen import Screen
 from edge.commands.progress import run_interruptible
+from edge.lab.discovery import PORT, ApprovalMode
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
 from edge.settings import FilePath
@@ -54,6 +55,19 @@ from edge.settings import FilePath
     help="Start with the machine off. The controller boots it by its simulated BMC, and switches it off and on after "
     "the installation. With Secure Boot or arm64, whose firmware can't start the lab's disk, only off.",
 )
+@click.option(
+    "--discover",
+    type=click.Choice([each.value for each in ApprovalMode]),
+    help="Create no Hardware. The machine is admitted by a rule of `up --discover`, introduces itself, and is approved "
+    "by `tinkedge discover approve` (rule), or by a list of expected machines that has its serial number (list). "
+    "Needs lldpd, which announces the machine's port as a switch does.",
+)
+@click.option(
+    "--switch-port",
+    default=PORT,
+    show_default=True,
+    help="With --discover list: the port that the switch announces. The list expects the default.",
+)
 @click.option("--static", is_flag=True, help="With --medium: boot without DHCP.")
 @click.option(
     "--wheel",
@@ -61,7 +75,7 @@ from edge.settings import FilePath
     help="Wheel for the agent in the OSIE. Default: the files of this installation.",
 )
 @click.option("--manifests", type=FilePath(exists=True), help="Manifests to apply instead of the examples.")
-def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any) -> None:
+def lab(firmware: str, cache_dir: Path | None, medium: str | None, discover: str | None, **given: Any) -> None:
     """Boot a QEMU machine through the whole path, in an isolated virtual rack on this host.
 
     Everything happens in a temporary network namespace. Needs root and the Debian packages that `make run` installs.
@@ -83,8 +97,19 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("--bmc boots the machine from the network, not from a medium: leave one of them out")
     if given["bmc"] and given["ipv6"] and not given["full"]:
         raise click.UsageError("--bmc waits for the system on the disk, and the small one has no IPv6: add --full")
+    if discover is not None and (given["ipv6"] or given["dual_stack"] or medium is not None):
+        raise click.UsageError(
+            "--discover admits a machine by its DHCPv4 DISCOVER: leave --ipv6, --dual-stack and --medium out"
+        )
+    if given["bmc"] and discover == ApprovalMode.RULE:
+        raise click.UsageError(
+            "--bmc with --discover needs the list, which has the address of the BMC: use --discover list"
+        )
     drive = Drive(medium) if medium is not None else None
-    settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
+    admission = ApprovalMode(discover) if discover is not None else None
+    settings = LabSettings(
+        firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, discover=admission, **given
+    )
     screen = Screen()
     try:
         run_interruptible(Lab(settings, screen).run())

@@ -186,7 +186,8 @@ class DhcpContext:
             note = f"rule {admission.rule.name} admits it with address {admission.address}"
         elif isinstance(admission, Waiting):
             note = f"not admitted yet: {admission.text}"
-        self.reports.unregistered(mac, name, client.description, relay, answer, note, **detail)
+        needs_manifest = not isinstance(admission, Admitted | Waiting)  # else its Hardware is created by the rule
+        self.reports.unregistered(mac, name, client.description, relay, answer, note, needs_manifest, **detail)
         if isinstance(admission, Refused):
             self.reports.once(mac, Outcome.REFUSED, f"not admitted: {admission.text}", reason=admission.reason)
         elif isinstance(admission, Waiting) and admission.reason in _LASTING_REASONS:

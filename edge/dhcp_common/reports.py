@@ -90,9 +90,18 @@ class DhcpReports:
         self.once(mac, Outcome.REFUSED, f"no {what or f'{self._name} answer'}: {reason}", reason=reason)
 
     def unregistered(
-        self, mac: str, message: str, client: str, relay: str, answer: str = "", admission: str = "", /, **detail: Value
+        self,
+        mac: str,
+        message: str,
+        client: str,
+        relay: str,
+        answer: str = "",
+        admission: str = "",
+        needs_manifest: bool = True,
+        /,
+        **detail: Value,
     ) -> None:
-        """Report a machine without a Hardware once a minute, with a manifest to fill in and apply.
+        """Report a machine without a Hardware once a minute, with a manifest to fill in and apply if it needs one.
 
         `relay`, the relay's address, `answer`, what the machine boots, and `admission`, what a rule of --discover does
         with it, may be empty.
@@ -103,8 +112,9 @@ class DhcpReports:
         line += f" through relay {relay}" if relay else ""
         line += f", boot file in the answer: {answer}" if answer else ""
         line += f"; {admission}" if admission else ""
-        manifest = hardware_manifest(mac, self._reservation_lines)
-        self._record(mac, Step.SEEN, Outcome.INFO, line, client=client, manifest=manifest, **detail)
+        if needs_manifest:
+            detail["manifest"] = hardware_manifest(mac, self._reservation_lines)
+        self._record(mac, Step.SEEN, Outcome.INFO, line, client=client, **detail)
 
     def ignored(self, source: object, port: int, why: str) -> None:
         """Log a packet that makes no sense. Any host may have sent it."""

@@ -41,14 +41,19 @@ LAB_FILES: Final = {
     "syslinux-common": ("/usr/lib/syslinux/mbr/gptmbr.bin",),
     "debian-archive-keyring": ("/usr/share/keyrings/debian-archive-keyring.gpg",),
 }
+SWITCH_PROGRAMS: Final = {"lldpd": "lldpd"}  # only for `tinkedge lab --discover`
 ARM64_PACKAGES: Final = {"qemu-system-arm", "qemu-efi-aarch64"}  # the packages that only a machine with arm64 needs
 _DISK_MB: Final = 4000
 
 
-def check_lab(cache: Path, *, uefi: bool = True, arm64: bool = False) -> Iterator[Finding]:
-    """Examine what the lab needs beside a served network, for machines with UEFI (`uefi`) or an arm64 processor."""
+def check_lab(cache: Path, *, uefi: bool = True, arm64: bool = False, switch: bool = False) -> Iterator[Finding]:
+    """Examine what the lab needs beside a served network, for machines with UEFI (`uefi`) or an arm64 processor.
+
+    `switch`: also what it needs to announce the machine's port as a switch does.
+    """
     yield check_capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
-    missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
+    programs = LAB_PROGRAMS | (SWITCH_PROGRAMS if switch else {})
+    missing = {package for program, package in programs.items() if shutil.which(program) is None}
     missing |= {package for package, paths in LAB_FILES.items() if not any(is_readable(Path(path)) for path in paths)}
     missing -= set() if uefi else {"ovmf"}
     missing -= set() if arm64 else ARM64_PACKAGES

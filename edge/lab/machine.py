@@ -122,6 +122,10 @@ class MachineSettings:
     `icount`: each instruction takes 2**icount ns of the machine's own clock (QEMU's `-icount shift`); None: real time.
     `medium` is an image that the machine boots from, in `drive`, instead of its network card. `is_managed`: the machine
     has a CD drive and a QMP socket, for the methods that a BMC uses.
+
+    `serial` and `uuid` are those of SMBIOS (DSP0134 section 7.2); the serial number of a disk is `serial` and its
+    number, from 0. `more_disks_mib` and `more_cards` (MAC and tap) are further disks and network cards, from which the
+    machine does not boot.
     """
 
     mac: str
@@ -137,6 +141,24 @@ class MachineSettings:
     medium: Path | None = None
     drive: Drive = Drive.CDROM
     is_managed: bool = False
+    serial: str = "LAB0001"
+    uuid: str = "1a2b3c4d-5e6f-4a8b-9c0d-525400123456"
+    more_disks_mib: tuple[int, ...] = ()
+    more_cards: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def disks_mib(self) -> tuple[int, ...]:
+        """Return the sizes of all disks in MiB."""
+        return (self.disk_mib, *self.more_disks_mib)
+
+    @property
+    def macs(self) -> tuple[str, ...]:
+        """Return the MAC addresses of all network cards."""
+        return (self.mac, *(mac for mac, _ in self.more_cards))
+
+    def disk_serial(self, number: int) -> str:
+        """Return the serial number of a disk; virtio allows 20 characters (VIRTIO 1.2 section 5.2.6)."""
+        return f"{self.serial}-{number}"
 
     @property
     def switched_off(self) -> tuple[str, ...]:
@@ -185,6 +207,7 @@ class VirtualMachine:
         self.settings = settings
         self.disk = directory / "disk.raw"
         self.screen = directory / "screen.log"
+        self._disks = [self.disk, *(directory / f"disk{at}.raw" for at, _ in enumerate(settings.more_disks_mib, 1))]
         self._variables = directory / "variables.fd"
         self._log = directory / "qemu.log"
         self._socket = directory / "qmp"
@@ -201,7 +224,8 @@ class VirtualMachine:
         """
         if self.ended is not None:
             await self.power_off()
-        await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
+        for file, size in zip(self._disks, self.settings.disks_mib, strict=True):
+            await run(["truncate", "--size", f"{size}M", file])
         self.screen.touch()
         self._create_variables()
         self._socket.unlink(missing_ok=True)
@@ -312,11 +336,11 @@ class VirtualMachine:
             *(() if settings.icount is None else ("-icount", f"shift={settings.icount}")),
             *("-display", "none", "-monitor", "none"),
             *("-chardev", f"file,id=screen,path={self.screen}{append}", "-serial", "chardev:screen"),
-            *("-smbios", "type=1,manufacturer=tinkedge,product=lab,serial=LAB0001"),
+            *("-smbios", f"type=1,manufacturer=tinkedge,product=lab,serial={settings.serial},uuid={settings.uuid}"),
             *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
-            *("-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={self.disk}"),
-            *("-device", f"virtio-blk-pci,drive=disk{_place(Device.DISK, self._first)}"),
+            *self._disk(0, "disk", _place(Device.DISK, self._first)),
             *("-netdev", f"tap,id=net,ifname={settings.tap},script=no,downscript=no"),
+            *self._others(),
         ]
         card = f"virtio-net-pci,netdev=net,mac={settings.mac}"
         if settings.is_managed:
@@ -353,6 +377,23 @@ class VirtualMachine:
             *(_GUARDED_VARIABLES if is_secure else ()),
             *self._flash(code),
         ]
+
+    def _disk(self, number: int, drive: str, place: str) -> list[str | Path]:
+        """Return QEMU's options for a disk; `drive` is its id."""
+        return [
+            *("-drive", f"if=none,id={drive},format=raw,cache=unsafe,file={self._disks[number]}"),
+            *("-device", f"virtio-blk-pci,drive={drive}{place},serial={self.settings.disk_serial(number)}"),
+        ]
+
+    def _others(self) -> list[str | Path]:
+        """Return QEMU's options for the disks and network cards from which the machine does not boot."""
+        options: list[str | Path] = []
+        for number, _ in enumerate(self.settings.more_disks_mib, 1):
+            options += self._disk(number, f"more{number}", "")
+        for number, (mac, tap) in enumerate(self.settings.more_cards, 1):
+            options += ["-netdev", f"tap,id=net{number},ifname={tap},script=no,downscript=no"]
+            options += ["-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile="]
+        return options
 
     def _flash(self, code: Path) -> list[str | Path]:
         return [

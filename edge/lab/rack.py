@@ -99,6 +99,11 @@ class Rack:
         if ":" in network.address:
             self.count_ipv4(network.bridge)
 
+    async def add_tap(self, name: str) -> None:
+        """Create a tap for a further network card, on a cable that leads to no other host. Raises CommandError."""
+        await run(["ip", "tuntap", "add", "dev", name, "mode", "tap"])
+        await run(["ip", "link", "set", name, "up"])
+
     def count_ipv4(self, bridge: str) -> None:
         """Count the packets that this bridge receives, for `ipv4_packets`."""
         for protocol in (_ETH_P_IP, _ETH_P_ARP):

@@ -29,14 +29,17 @@ from edge.building.shell import CommandError, Daemon, run
 from edge.doctor import check_lab, kubectl_path
 from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 from edge.journey.follow import Lost, follow
+from edge.lab import discovery
 from edge.lab.bmc import TARGETS, BmcServer, MachineDescription, SimulatedBmc, served_certificate
 from edge.lab.machine import Drive, Firmware, MachineSettings, ManagedMachine, VirtualMachine
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_depot, start_registry
 from ipxe.binaries import BinariesError, BootBinaries, BootPath, NoBinaryError
 from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
+from tink.discovery.controller import condition_of
+from tink.discovery.model import discovered_name
 from tink.errors import TinkedgeError
-from tink.kube.resources import HARDWARE, MACHINE, SECRET, WORKFLOW
+from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, WORKFLOW
 
 _COUNTED_BYTES = 64 * 1024
 """More bytes than a DHCP server, router advertisements and a script send to a machine within minutes."""
@@ -141,6 +144,10 @@ class LabSettings:
     bmc: bool = False
     """The machine is off until the controller switches it on by its BMC. After the installation, it is switched off
     and on, and boots from its disk. Firmware that can't boot the lab's disk is only switched off."""
+    discover: discovery.ApprovalMode | None = None
+    """No Hardware names the machine: it is admitted, introduces itself, and is approved."""
+    switch_port: str = discovery.PORT
+    """The port of the switch that the machine hangs on, for LLDP. The list expects the default."""
 
     @property
     def boot_path(self) -> BootPath:
@@ -164,7 +171,7 @@ def check_boot_program(settings: LabSettings) -> None:
 class LabBmc(BmcServer):
     """The BMC of the lab's machine, with an account and a certificate of its own. It announces each start and stop."""
 
-    NAME = "lab-machine-bmc"
+    NAME = f"{_HARDWARE}-bmc"
     """The name of the Machine and of the Secret."""
     USER = "tinkedge"
 
@@ -184,11 +191,12 @@ class LabBmc(BmcServer):
             description=MachineDescription(
                 vendor="tinkedge",
                 model="lab",
-                serial="LAB0001",
-                macs=(settings.mac,),
+                serial=settings.serial,
+                uuid=settings.uuid,
+                macs=settings.macs,
                 processors=(settings.processors,),
                 dimms=(settings.memory_mib,),
-                drives=(settings.disk_mib << 20,),
+                drives=tuple(size << 20 for size in settings.disks_mib),
             ),
             targets=(*TARGETS, "UefiHttp") if has_http else TARGETS,
             modes=("Legacy",) if is_bios else ("UEFI",),
@@ -232,29 +240,54 @@ class LabBmc(BmcServer):
         Hardware with the MAC address of the machine gets the BMC, and Workflows boot their machine by it. Raises
         OSError, YamlError.
         """
-        reference = {"name": self.NAME, "namespace": "default"}
+        user, password = self.account
+        secret = {
+            "apiVersion": SECRET.api_version,
+            "kind": SECRET.kind,
+            "metadata": self._reference(self.NAME),
+            "stringData": {"username": user, "password": password},
+        }
+        others = [self.connected(each) for file in files for each in objects(file.read_bytes())]
+        return _list(secret, self.machine(self.NAME), *others)
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """Return user name and password of the BMC."""
+        return self.USER, self._password
+
+    def machine(self, name: str) -> Raw:
+        """Return the Machine `name` for this BMC. The Secret with its account is `NAME`."""
         connection = {
             "host": self.address,
             "insecureTLS": False,
             "certificateFingerprint": self._certificate.fingerprint,
-            "authSecretRef": reference,
+            "authSecretRef": self._reference(self.NAME),
         }
-        secret = {
-            "apiVersion": SECRET.api_version,
-            "kind": SECRET.kind,
-            "metadata": reference,
-            "stringData": {"username": self.USER, "password": self._password},
-        }
-        machine = {
+        return {
             "apiVersion": MACHINE.api_version,
             "kind": MACHINE.kind,
-            "metadata": reference,
+            "metadata": self._reference(name),
             "spec": {"connection": connection},
         }
-        others = [self._connected(each) for file in files for each in objects(file.read_bytes())]
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, machine, *others]}).encode()
 
-    def _connected(self, obj: Raw) -> Raw:
+    def first_boot(self, machine: str) -> Raw:
+        """Return a Job that boots the machine of the Machine `machine` from the network, for a machine that is off."""
+        device = {"device": "pxe", "efiBoot": self.bmc.modes == ("UEFI",)}
+        return {
+            "apiVersion": JOB.api_version,
+            "kind": JOB.kind,
+            "metadata": self._reference("first-boot"),
+            "spec": {
+                "machineRef": self._reference(machine),
+                "tasks": [{"bootDevice": device}, {"powerAction": "on"}],
+            },
+        }
+
+    @staticmethod
+    def _reference(name: str) -> Raw:
+        return {"name": name, "namespace": "default"}
+
+    def connected(self, obj: Raw) -> Raw:
         """Return an object of the lab with its connection to this BMC."""
         spec, kind = obj.get("spec", {}), obj.get("kind")
         if obj.get("apiVersion") != API_VERSION:
@@ -265,6 +298,11 @@ class LabBmc(BmcServer):
             options = {"toggleAllowNetboot": True, "bootMode": BootMode.NETBOOT.value}
             return obj | {"spec": spec | {"bootOptions": options}}
         return obj
+
+
+def _list(*items: Raw) -> bytes:
+    """Return objects as a JSON List for kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
 
 
 Kubectl = Callable[..., Awaitable[str]]
@@ -316,11 +354,17 @@ class Lab:
         settings, kubeconfig = self._settings, directory / "data" / "kubeconfig"
         self._doing = lambda: "applying the manifests"
         kubectl = _kubectl(kubeconfig, directory / "kubectl-cache")
-        boot = self._boot_by_bmc if settings.bmc else self._boot
+        if settings.discover is not None:
+            await rack.add_tap(discovery.SECOND_TAP)
+            await discovery.start_switch(stack, self._network.tap, settings.switch_port, directory, self._logs)
+        boot = self._boot_unknown if settings.discover else self._boot_by_bmc if settings.bmc else self._boot
         machine = await boot(stack, kubectl, directory)
         before = edge.cpu_seconds()
         events = follow(_ADMIN, read(token_file(directory / "data", None)), history=True)
         stack.push_async_callback(events.aclose)
+        if settings.discover is not None:
+            await self._follow(events, edge, machine, self._is_introduced)
+            await self._approve(kubectl, edge, machine, kubeconfig)
         await self._follow(events, edge, machine, self._is_last)
         if settings.bmc and not settings.full:  # whose Template restarts the machine
             if settings.firmware.boots_lab_disk:
@@ -338,6 +382,9 @@ class Lab:
         kinds = f"workflow,hardware,{MACHINE.plural}.{MACHINE.group}" if settings.bmc else "workflow,hardware"
         self._screen.block(await kubectl("get", kinds))
         begun = "the manifests of a machine that was off" if settings.bmc else "power-on"
+        if settings.discover is not None:
+            shown = await kubectl("get", "-n", "default", "hardware", _HARDWARE, "-o", "json")
+            (self._logs / "hardware.json").write_text(shown)
         self._screen.block(
             f"{took:.1f} s from {begun}; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
         )
@@ -352,6 +399,7 @@ class Lab:
                 self._settings.cache,
                 uefi=self._settings.firmware not in (Firmware.BIOS, Firmware.ARM64),
                 arm64=self._settings.firmware is Firmware.ARM64,
+                switch=self._settings.discover is not None,
             )
             if not finding.is_fine
         ]
@@ -383,6 +431,11 @@ class Lab:
             *(["--ipv6", "--ipv6-router", self._network.bridge] if ":" in "".join(self._network.addresses) else []),
             *("--insecure-registry", f"{self._network.host}:5000", "--router-advertisements"),
             *(["--bmc"] if self._settings.bmc else []),
+            *(
+                ["--discover", discovery.rule(self._settings.discover, self._network)]
+                if self._settings.discover
+                else []
+            ),
             *("--boot-path", self._settings.boot_path.value),
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
@@ -449,7 +502,14 @@ class Lab:
         for line in (await kubectl("apply", *files)).splitlines():
             self._done("kubectl", line)
         medium = await self._medium(directory) if settings.medium is not None else None
-        machine = VirtualMachine(self._machine_settings(medium), directory)
+        return await self._power_on(stack, self._machine_settings(medium), directory)
+
+    async def _power_on(
+        self, stack: AsyncExitStack, machine_settings: MachineSettings, directory: Path
+    ) -> VirtualMachine:
+        """Switch a machine without a BMC on. Raises CommandError."""
+        settings = self._settings
+        machine = VirtualMachine(machine_settings, directory)
         stack.push_async_callback(self._keep_screen, machine)
         stack.push_async_callback(machine.power_off)
         await machine.power_on()
@@ -462,7 +522,20 @@ class Lab:
 
         Raises CommandError, LabError.
         """
-        machine = VirtualMachine(replace(self._machine_settings(None), is_managed=True), directory)
+        machine, bmc = await self._start_bmc(stack, self._machine_settings(None), directory)
+        try:
+            manifests = bmc.manifests(self._manifests())
+        except (OSError, YamlError) as error:
+            raise LabError(f"can't read the manifests: {error}") from error
+        self._screen.power_on()
+        await self._apply(kubectl, manifests)
+        return machine
+
+    async def _start_bmc(
+        self, stack: AsyncExitStack, machine_settings: MachineSettings, directory: Path
+    ) -> tuple[VirtualMachine, LabBmc]:
+        """Start the BMC of a machine that is off. Raises CommandError."""
+        machine = VirtualMachine(replace(machine_settings, is_managed=True), directory)
         machine.screen.touch()
         stack.push_async_callback(self._keep_screen, machine)
         managed = ManagedMachine(machine, directory)
@@ -471,22 +544,105 @@ class Lab:
         await bmc.start(bmc.address, _BMC_PORT)
         firmware = self._settings.firmware.upper()
         self._done("bmc", f"Redfish at https://{self._network.host}; machine {MAC} is off ({firmware}, blank disk)")
-        try:
-            manifests = bmc.manifests(self._manifests())
-        except (OSError, YamlError) as error:
-            raise LabError(f"can't read the manifests: {error}") from error
-        self._screen.power_on()
+        return machine, bmc
+
+    async def _apply(self, kubectl: Kubectl, manifests: bytes) -> None:
         for line in (await kubectl("apply", "-f", "-", stdin=manifests)).splitlines():
             self._done("kubectl", line)
+
+    # --- a machine that no Hardware names -------------------------------------------------------------------------
+
+    def _objects(self, *kinds: str) -> list[Raw]:
+        """Return the objects in the manifests that have one of `kinds`. Raises LabError."""
+        try:
+            found = [each for file in self._manifests() for each in objects(file.read_bytes())]
+        except (OSError, YamlError) as error:
+            raise LabError(f"can't read the manifests: {error}") from error
+        return [each for each in found if each.get("kind") in kinds]
+
+    async def _boot_unknown(self, stack: AsyncExitStack, kubectl: Kubectl, directory: Path) -> VirtualMachine:
+        """Store the list that expects the machine, if there is one, and switch the machine on, if it can by its BMC.
+
+        Raises CommandError, LabError.
+        """
+        settings = self._settings
+        machine_settings = replace(
+            self._machine_settings(None),
+            disk_mib=discovery.DISKS_MIB[0],
+            more_disks_mib=discovery.DISKS_MIB[1:],
+            more_cards=((discovery.SECOND_MAC, discovery.SECOND_TAP),),
+        )
+        await self._apply(kubectl, _list(*self._objects("OSIE", "Template")))
+        account = None
+        if settings.bmc:
+            machine, bmc = await self._start_bmc(stack, machine_settings, directory)
+            account = bmc.account
+        if settings.discover is discovery.ApprovalMode.LIST:
+            file = directory / "lab.csv"
+            file.touch(0o600)  # for the BMC's password
+            file.write_text(discovery.expected_machines(_HARDWARE, machine_settings, self._network, account))
+            await self._operate("list", directory / "data" / "kubeconfig", "discover", "import", str(file))
+        if not settings.bmc:
+            return await self._power_on(stack, machine_settings, directory)
+        self._screen.power_on()
+        # Approval uses the Machine of the same name, which has the fingerprint of the BMC's certificate.
+        await self._apply(kubectl, _list(bmc.machine(_HARDWARE), bmc.first_boot(_HARDWARE)))
         return machine
+
+    def _is_introduced(self, event: JourneyEvent) -> bool:
+        """Return True if the agent of the machine is connected."""
+        return event.step is Step.AGENT and event.outcome is Outcome.OK
+
+    async def _approve(self, kubectl: Kubectl, edge: Daemon, machine: VirtualMachine, kubeconfig: Path) -> None:
+        """Wait for the inventory, the approval and the verdict; then create the Workflow. Raises LabError."""
+        settings, name = self._settings, discovered_name(MAC)
+        assert settings.discover is not None  # noqa: S101 - for the type checker
+
+        async def until(name: str, what: str, holds: Callable[[Raw], bool]) -> Raw:
+            self._doing = lambda: f"waiting for {what} of Hardware {name}"
+            hardware: Raw = {}
+            for _ in range(int(settings.patience)):
+                self._check(edge, machine)
+                shown = await kubectl("get", "-n", "default", "hardware", name, "-o", "json", "--ignore-not-found")
+                hardware = json.loads(shown or "{}")
+                if hardware and holds(hardware):
+                    return hardware
+                await asyncio.sleep(1)
+            has = discovery.verdict_of(hardware) or "no verdict" if hardware else "it does not exist"
+            raise LabError(f"Hardware {name} has no {what} after {settings.patience:.0f} s: {has}")
+
+        if settings.discover is discovery.ApprovalMode.RULE:
+            await until(name, "inventory", lambda each: bool(discovery.in_band(each)))
+            await self._operate("discover", kubeconfig, "discover", "list")
+            await self._operate("approve", kubeconfig, "discover", "approve", name, _HARDWARE)
+        approved = await until(_HARDWARE, "inventory", lambda each: bool(discovery.in_band(each)))
+        self._done("approved", f"Hardware {name} is now {_HARDWARE}: {discovery.described(approved)}")
+        reason = discovery.expected_reason(settings.discover, settings.switch_port)
+        judged = await until(
+            _HARDWARE,
+            f"LLDP neighbour and verdict {reason}",
+            lambda each: discovery.has_neighbours(each) and condition_of(each).get("reason") == reason,
+        )
+        self._done("inventory", discovery.described(judged))
+        self._done("verdict", discovery.verdict_of(judged))
+        for each in self._objects("Hardware"):
+            patch = json.dumps({"spec": discovery.operators_part(each)})
+            line = await kubectl("patch", "-n", "default", "hardware", _HARDWARE, "--type", "merge", "-p", patch)
+            self._done("kubectl", line)
+        workflows = self._objects("Workflow")
+        await self._apply(kubectl, _list(*(map(self._bmc.connected, workflows) if self._bmc else workflows)))
+
+    async def _operate(self, step: str, kubeconfig: Path, *words: str) -> None:
+        """Run `tinkedge` with `words` as an operator does, and show its output. Raises CommandError."""
+        shown = f"tinkedge {' '.join(Path(word).name for word in words)}"
+        self._doing = lambda: shown
+        command = [sys.executable, "-m", "edge.cli", *words, "--kubeconfig", str(kubeconfig)]
+        reported = (await run(command, timeout=_POWER_SECONDS)).strip()
+        self._done(step, f"{shown}: {reported}" if "\n" not in reported else f"{shown}:\n{indent(reported, '    ')}")
 
     async def _switch(self, action: str, kubeconfig: Path) -> None:
         """Switch the machine by its BMC, as an operator does; `action`: as in `tinkedge power`. Raises CommandError."""
-        shown = f"tinkedge power {_HARDWARE} {action}"
-        self._doing = lambda: shown
-        command = [sys.executable, "-m", "edge.cli", "power", _HARDWARE, action, "--kubeconfig", str(kubeconfig)]
-        reported = (await run(command, timeout=_POWER_SECONDS)).strip()
-        self._done("power", f"{shown}: {reported}")
+        await self._operate("power", kubeconfig, "power", _HARDWARE, action)
 
     async def _medium(self, directory: Path) -> Path:
         """Fetch the machine's boot medium as a BMC does. Raises CommandError, LabError."""

@@ -521,14 +521,20 @@ class AgentStreams:
             stream.gone(old)
 
     def hardware_changed(self, key: NamespacedName) -> None:
-        """End the stream of an agent that may no longer act for its machine."""
+        """End the stream of an agent that may no longer act for its machine, or whose machine is another Hardware now.
+
+        The machine of a discovered Hardware becomes another one when it is approved.
+        """
         stream = self._streams.get(key)
         if stream is None:
             return
         try:
-            self._parts.authorizer.admit(stream.agent_id, stream.credentials)
+            present = self._parts.authorizer.admit(stream.agent_id, stream.credentials)
         except RefusedCallerError as error:
             stream.end(error.code, error.public_message)
+        else:
+            if present != key:
+                stream.end(grpc.StatusCode.UNAVAILABLE, "connect again: this machine has another Hardware now")
 
     def _of_workflow(self, workflow: Raw) -> CommandStream | None:
         key = hardware_of(workflow)

@@ -134,6 +134,7 @@ async def test_unknown_machine_is_answered_at_its_third_discover(make_site, pack
         await site.wait()
         assert not site.hardware
         assert "not admitted yet: rule rack7 admits it when it sends another DISCOVER" in site.line("seen").message
+        assert "manifest" not in site.line("seen").detail, "the rule creates the Hardware"
         assert site.send(discover) == [None]
         await site.wait()
         address = site.hardware[NAME]["spec"]["networkInterfaces"]["52:54:00:00:aa:01"]["dhcp"]["ip"]
@@ -266,6 +267,7 @@ async def test_reason_of_a_refusal_is_reported_once_a_minute(make_site) -> None:
             await site.wait()
         refusals = [each for each in site.edge.events if each.outcome is Outcome.REFUSED]
         assert len(refusals) == 2
+        assert sum("manifest" in each.detail for each in site.edge.events) == 2, "one a minute, to register it by hand"
         assert refusals[0].message.startswith(
             "not admitted: rule rack7 is for MAC addresses that begin with aa:bb; add"
         )

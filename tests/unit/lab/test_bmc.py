@@ -60,7 +60,7 @@ from tink.bmc.model import (
 )
 from tink.bmc.operation import perform
 from tink.bmc.redfish import RedfishClient
-from tink.kube.resources import HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.kube.resources import HARDWARE, JOB, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW
 
 USER, PASSWORD = "lab", "green-Tea-19"
 CREDENTIALS = BmcCredentials(USER, PASSWORD, version="1")
@@ -610,6 +610,15 @@ async def test_manifests_of_the_lab_boot_the_machine_by_its_bmc(lab_bmc: LabBmc)
     password = secret["stringData"]["password"]
     assert lab_bmc.bmc.accounts == {secret["stringData"]["username"]: password}
     assert password not in json.dumps([machine, *found])
+
+
+async def test_job_of_the_lab_boots_a_machine_that_is_off_from_the_network(lab_bmc: LabBmc) -> None:
+    async with InProcessApi() as api:
+        machine = await api.create(MACHINE, lab_bmc.machine("lab-machine"), "default")
+        job = await api.create(JOB, lab_bmc.first_boot("lab-machine"), "default")
+    assert job["spec"]["machineRef"]["name"] == machine["metadata"]["name"]
+    assert [next(iter(task)) for task in job["spec"]["tasks"]] == ["bootDevice", "powerAction"]
+    assert lab_bmc.account[1] not in json.dumps([machine, job])
 
 
 def test_hardware_of_another_machine_gets_no_bmc(lab_bmc: LabBmc, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import zipfile
 from contextlib import nullcontext
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,13 @@ from edge.building.shell import CommandError
 from edge.commands.lab import lab as command
 from edge.journey.events import Outcome
 from edge.lab import namespaces as made
-from edge.lab.machine import Firmware
+from edge.lab.discovery import ADDRESS, PORT, SECOND_PORT, SWITCH, ApprovalMode, expected_machines, rule
+from edge.lab.machine import Firmware, MachineSettings
 from edge.lab.namespaces import remove_abandoned
-from edge.lab.rack import PREFIX
-from edge.lab.run import LabError, LabSettings, MachineProgress, check_boot_program
+from edge.lab.rack import PREFIX, RackNetwork
+from edge.lab.run import MAC, LabError, LabSettings, MachineProgress, check_boot_program
+from tink.discovery.admission import read_rule
+from tink.discovery.operators import prepare_list
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -36,6 +40,9 @@ from edge.lab.run import LabError, LabSettings, MachineProgress, check_boot_prog
         ("--bmc --ipv6", "the small one has no IPv6"),
         ("--full --firmware uefi-arm64", "uefi-arm64 can't do that: leave one of them out"),
         ("--bmc --full --firmware uefi-secure", "from the disk, whose loader has no signature, and uefi-secure"),
+        ("--discover list --ipv6", "--discover admits a machine by its DHCPv4 DISCOVER"),
+        ("--discover rule --medium cdrom", "--discover admits a machine by its DHCPv4 DISCOVER"),
+        ("--discover rule --bmc", "--bmc with --discover needs the list"),
         ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
@@ -67,6 +74,33 @@ def test_firmware_without_a_boot_program_is_refused_before_anything_starts(tmp_p
     settings = LabSettings(Firmware(firmware), full=False, cache=tmp_path, ipxe_dir=tmp_path, shim_dir=shims)
     with pytest.raises(LabError, match=re.escape(problem)) if problem else nullcontext():
         check_boot_program(settings)
+
+
+# --- discovery --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("admission", "listed_only"), [(ApprovalMode.RULE, False), (ApprovalMode.LIST, True)])
+def test_rule_of_the_lab_admits_machines_of_the_rack_to_addresses_that_no_hardware_has(admission, listed_only):
+    network = RackNetwork()
+    found = read_rule(rule(admission, network))
+    assert found.listed_only is listed_only
+    assert str(found.osie) == "default/lab"
+    assert str(found.gateway) == network.address
+    assert not found.first <= IPv4Address(ADDRESS) <= found.last
+
+
+@pytest.mark.parametrize("account", [None, ("root", 's3cret,"quoted"')])
+def test_list_of_the_lab_describes_its_machine_by_its_serial_number_alone(account):
+    machine = MachineSettings(MAC, "machine0", Firmware.UEFI, disk_mib=2048, more_disks_mib=(3072,))
+    prepared = prepare_list("lab.csv", expected_machines("m", machine, RackNetwork(), account).encode(), "default")
+    assert not prepared.problems
+    (line,) = prepared.machines
+    assert (line.serials, line.macs, line.uuids) == ((machine.serial,), (), ())
+    assert [disks.size_bytes for disks in line.disks] == [2 * 10**9, 3 * 10**9]
+    assert [(link.switch, link.port) for link in line.links] == [(SWITCH, PORT), (SWITCH, SECOND_PORT)]
+    assert (line.bmc_address, line.bmc_secret) == (("172.31.77.1", "m-bmc") if account else ("", ""))
+    assert len(prepared.secrets) == bool(account)
+    assert "s3cret" not in str(prepared.config_map)
 
 
 # --- one line a step, with times that mean something ------------------------------------------------------------------

@@ -230,6 +230,20 @@ async def test_bios_machine_boots_its_blank_disk_first_and_then_the_card_with_it
     await made.power_off()
 
 
+async def test_machine_has_its_serial_number_its_uuid_and_disks_and_cards_from_which_it_does_not_boot(qemu, tmp_path):
+    cards = (("52:54:00:00:00:99", "tap9"),)
+    made = machine(tmp_path, serial="S1", uuid="the-uuid", disk_mib=3, more_disks_mib=(5,), more_cards=cards)
+    called = await options(made, tmp_path)
+    assert called["-smbios"] == ["type=1,manufacturer=tinkedge,product=lab,serial=S1,uuid=the-uuid"]
+    first, second = (each for each in called["-device"] if "virtio-blk" in each)
+    assert (first, second) == (
+        "virtio-blk-pci,drive=disk,bootindex=1,id=disk0,serial=S1-0", "virtio-blk-pci,drive=more1,serial=S1-1",
+    )  # fmt: skip
+    assert {each.name: each.stat().st_size >> 20 for each in tmp_path.glob("*.raw")} == {"disk.raw": 3, "disk1.raw": 5}
+    assert "virtio-net-pci,netdev=net1,mac=52:54:00:00:00:99,romfile=" in called["-device"]
+    assert "tap,id=net1,ifname=tap9,script=no,downscript=no" in called["-netdev"]
+
+
 async def test_uefi_machine_has_no_ipxe_rom_and_variables_of_its_own(qemu, tmp_path):
     (tmp_path / "OVMF_VARS_4M.fd").write_text("factory settings")
     called = await options(machine(tmp_path, Firmware.UEFI, accel="kvm"), tmp_path)

@@ -13,10 +13,12 @@ import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
-from tests.support.objects import MAC, OTHER_MAC
+from tests.support.objects import MAC, OTHER_MAC, hardware
 from tests.support.virtual_time import turns
 from tests.unit.server.conftest import Rig, failed, rejected, started, succeeded
 from tests.waiting import until
+from tink.api.annotations import DISCOVERY_ADDRESS_ANNOTATION
+from tink.discovery.model import DISCOVERY_FINALIZER, discovered_name
 from tink.kube.client import ConflictError, UnreachableError
 from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.server import WorkflowServer
@@ -196,6 +198,25 @@ async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Rig, c
     agent = await rig.connected()
     change(rig)
     assert (await agent.ending())[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_agent_of_an_approved_machine_connects_again_and_gets_the_workflow_of_its_new_hardware(rig: Rig) -> None:
+    await rig.start()
+    deleting = {"finalizers": [DISCOVERY_FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    name = discovered_name(MAC)
+    rig.machine(name)
+    agent = await rig.connected()
+
+    rig.api.put(hardware(name, MAC, "127.0.0.1", namespace="d", metadata=deleting))
+    former = {DISCOVERY_ADDRESS_ANNOTATION: "127.0.0.1"}
+    rig.api.put(hardware("m7", MAC, "192.0.2.7", namespace="d", annotations=former))
+    rig.api.remove(HARDWARE, name, "d")
+
+    code, text = await agent.ending()
+    assert (code, text) == (grpc.StatusCode.UNAVAILABLE, "connect again: this machine has another Hardware now")
+    again = await rig.connected(holds=())
+    rig.workflow(hardware="m7")
+    assert await again.command() == ("start", "uid-w")
 
 
 async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
