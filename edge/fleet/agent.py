@@ -250,6 +250,8 @@ class Agent:
         workflow = await self._wait(self._started, "the agent got no Workflow")
         self._machine.at(FleetStep.ACTIONS)
         await self._run(workflow)
+        if self._introducing is not None:
+            await self._introducing  # real actions take longer than the first LLDP frame
 
     def close(self) -> None:
         """Close."""

@@ -90,6 +90,18 @@ def test_thirty_machines_boot_without_a_failure_over_tls_and_with_tokens(tmp_pat
     assert namespaces() == before, "what it made is gone"
 
 
+def test_unknown_machines_are_discovered_approved_by_a_list_and_installed_and_each_error_is_found(
+    tmp_path: Path,
+) -> None:
+    options = ["--machines", "24", "--unknown", "--planted", "11", "--initrd-size", "4MB", "--kernel-size", "1MB"]
+    status, report, printed = run(tmp_path, QUICK, *options, "--limit", "400")
+    assert status == 0, printed
+    assert report["conditions"]["planted errors"] == "11 planted, 11 found, 0 false"
+    unapproved = 3  # two with one serial number, and one with another BMC
+    assert report["numbers"]["installed"] == 24 - unapproved
+    assert report["numbers"]["failed"] == 0
+
+
 def test_machines_that_are_off_are_powered_on_by_bmc_control(tmp_path: Path) -> None:
     options = ["--machines", "12", "--bmc", "--initrd-size", "4MB", "--kernel-size", "1MB", "--limit", "240"]
     status, report, printed = run(tmp_path, QUICK, *options, "--bar", "powered-on=12", "--bar", "installed=12")
