@@ -23,8 +23,8 @@ from tink.discovery.model import VerdictReason, discovered_name, is_discovered
 
 RANGE_SPARE: Final = 16
 """Addresses of the range beyond one for each machine."""
-LISTED_AT_ONCE: Final = 2500
-"""Machines of one ConfigMap, which has at most 1 MiB."""
+MAX_LISTED_AT_ONCE: Final = 2500
+"""Maximum number of machines of one ConfigMap, which has at most 1 MiB."""
 MAX_LLDP_SECONDS: Final = 30.0
 """The interval of LLDP frames (IEEE 802.1AB-2016 section 9.2.5.7, msgTxInterval)."""
 _PORTS_PER_SWITCH: Final = 40
@@ -37,7 +37,7 @@ _NOT_APPROVED: Final = frozenset({VerdictReason.CONFLICT, VerdictReason.DUPLICAT
 
 @dataclass(slots=True)
 class Introduction:
-    """What a machine reports about itself.
+    """The report of a machine about itself.
 
     attributes: its inventory (`status.inventory.inBand`), without LLDP. neighbour: the switch port of its first card.
     lldp_seconds: from the start of the agent to the first LLDP frame. clock_ahead: seconds by which its clock is ahead.
@@ -79,8 +79,8 @@ class DiscoveryPlan:
 
     def lists(self) -> Iterator[str]:
         """Yield the lists of expected machines (CSV), each small enough for one ConfigMap."""
-        for first in range(0, len(self.machines), LISTED_AT_ONCE):
-            numbers = range(first, min(first + LISTED_AT_ONCE, len(self.machines)))
+        for first in range(0, len(self.machines), MAX_LISTED_AT_ONCE):
+            numbers = range(first, min(first + MAX_LISTED_AT_ONCE, len(self.machines)))
             yield "\n".join([_COLUMNS, *(self._line(number) for number in numbers)]) + "\n"
 
     def _line(self, number: int) -> str:
