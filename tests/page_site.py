@@ -178,8 +178,9 @@ class PageSite:
         power = metadata.pop("power", None)
         if power is not None:
             spec["bmcRef"] = {"name": f"bmc-{name}"}
+        status = {"power": power, "conditions": metadata.pop("conditions", None)}
         obj = {"metadata": {"name": name, "namespace": metadata.pop("namespace", "default"), **metadata}, "spec": spec}
-        obj |= {"status": {"power": power}} if power else {}
+        obj |= {"status": {field: value for field, value in status.items() if value}}
         self.inventory.apply(obj)
         return mac
 

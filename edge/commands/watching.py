@@ -162,6 +162,10 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
     for_since = f", for {span(now - since)} (since {clock(since)})" if since else ""
     yield from wrapped(printable(str(found["state"])) + for_since, width, _INDENT)
     yield from _problem(found, now, width)
+    if found.get("approve_command"):
+        yield from wrapped(f"discovered, waits for approval: {printable(found['approve_command'])}", width, _INDENT)
+    if found.get("difference"):
+        yield from wrapped(printable(f"not as expected: {found['difference']}"), width, _INDENT)
     if found.get("power"):
         commands = "".join(f"; {command}" for command in found.get("power_commands", ()))
         yield from wrapped(printable(f"power: {found['power']}, as its BMC reported it last{commands}"), width, _INDENT)

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from ipxe.binaries import BootPath
 from tink.api.annotations import AUTO_DISCOVERED_LABEL, BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
+from tink.discovery.model import AS_EXPECTED
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest
@@ -105,6 +106,7 @@ class Inventory:
         self._handlers: list[ChangeHandler] = []
         self._powers: dict[NamespacedName, str] = {}
         self._power_handlers: list[PowerHandler] = []
+        self._differences: dict[NamespacedName, str] = {}
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
         self._recall: Callable[..., object] | None = None
@@ -133,6 +135,10 @@ class Inventory:
     def power(self, machine: Machine) -> str:
         """Return the state of a machine's power as its BMC reported it last: on, off, unknown; empty without a BMC."""
         return self._powers.get(NamespacedName(machine.namespace, machine.name), "")
+
+    def difference(self, machine: Machine) -> str:
+        """Return how a machine differs from the expected one (the condition AsExpected); empty if it does not."""
+        return self._differences.get(NamespacedName(machine.namespace, machine.name), "")
 
     def by_mac(self, mac: str) -> Machine | None:
         """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
@@ -200,6 +206,10 @@ class Inventory:
         """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go."""
         key = NamespacedName.of(obj)
         self._take_power(key, str(as_mapping(obj.get("status")).get("power") or ""))
+        if difference := _difference(obj):
+            self._differences[key] = difference
+        else:
+            self._differences.pop(key, None)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
         # No answer depends on the change (of the status, say).
@@ -222,6 +232,7 @@ class Inventory:
         key = NamespacedName.of(obj)
         self._digests.pop(key, None)
         self._powers.pop(key, None)
+        self._differences.pop(key, None)
         self._replace(key, ())
 
     def _take_power(self, key: NamespacedName, power: str) -> None:
@@ -303,6 +314,15 @@ def lookup_values(obj: Raw) -> list[str]:
                 with suppress(AddressValueError):  # `Inventory.apply` logs it
                     values.append(str(IPv6Address(str(ipv6))))
     return values
+
+
+def _difference(obj: Raw) -> str:
+    """Return reason and message of the condition AsExpected if it is False; else empty."""
+    conditions = as_mapping(obj.get("status")).get("conditions")
+    for each in map(as_mapping, conditions if isinstance(conditions, list) else ()):
+        if each.get("type") == AS_EXPECTED and each.get("status") == "False":
+            return f"{each.get('reason') or ''}: {each.get('message') or ''}"
+    return ""
 
 
 def _served(obj: Raw) -> Raw:

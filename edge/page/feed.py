@@ -97,6 +97,8 @@ def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
         "workflow_state": workflow.line if workflow is not None else None,
         "workflow_failure": (workflow.failure or None) if workflow is not None else None,
         "last_output": shown.last_line or None,
+        "difference": (shown.discovery.difference or None) if shown.discovery is not None else None,
+        "approve_command": (shown.discovery.command or None) if shown.discovery is not None else None,
         "power_commands": [command.text for command in shown.power.commands] if shown.power is not None else [],
         "problem": {
             "reason": wrong.reason,

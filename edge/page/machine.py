@@ -99,6 +99,14 @@ class PowerShown:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveryShown:
+    """A machine that waits for its approval, or differs from the expected one. `command` is empty without a wait."""
+
+    difference: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class MachineShown:
     """One machine. `output` has the last lines of its actions and its system; `last_line` came at `printed`."""
 
@@ -107,6 +115,7 @@ class MachineShown:
     machine: Machine | None
     facts: tuple[tuple[str, str], ...]
     power: PowerShown | None
+    discovery: DiscoveryShown | None
     timeline: Timeline | None
     number: int  # the boot that is shown, counted back from the last; 0: the one that is under way, or was the last
     earlier: tuple[tuple[int, Timeline], ...]
@@ -143,7 +152,8 @@ class Machines:
         workflow = self.workflow(machine.namespace, machine.name) if machine is not None else None
         version = as_mapping(workflow.get("metadata")).get("resourceVersion") if workflow is not None else None
         power = self.inventory.power(machine) if machine is not None else ""
-        return last, awaited.finding if awaited is not None else None, version, machine, power
+        difference = self.inventory.difference(machine) if machine is not None else ""
+        return last, awaited.finding if awaited is not None else None, version, machine, power, difference
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
         """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
@@ -175,6 +185,7 @@ class Machines:
             machine=machine,
             facts=tuple(_facts(machine, events, its_traits.osie)),
             power=_power(machine, power) if machine is not None else None,
+            discovery=_discovery(machine, self.inventory.difference(machine)) if machine is not None else None,
             timeline=drawn,
             number=number,
             earlier=tuple(
@@ -270,6 +281,15 @@ def _power(machine: Machine, power: str) -> PowerShown | None:
     commands = [Command(each, f"tinkedge power {machine.name} {each}{where}") for each in actions]
     commands.append(Command("check", f"tinkedge bmc check {machine.name}{where}"))
     return PowerShown(_POWER_WORDS.get(power, power), tuple(commands))
+
+
+def _discovery(machine: Machine, difference: str) -> DiscoveryShown | None:
+    """Return what discovery shows of a machine; None if it is approved and as expected."""
+    if not machine.is_discovered and not difference:
+        return None
+    where = f" -n {machine.namespace}" if machine.namespace != "default" else ""
+    command = f"tinkedge discover approve {machine.name} NEW-NAME{where}" if machine.is_discovered else ""
+    return DiscoveryShown(difference, command)
 
 
 def _osie(wanted: str, booted: str) -> str:

@@ -14,7 +14,7 @@ from edge.page.render import Templates
 from edge.page.rows import Row
 from edge.page.status import EdgeStatus
 
-_MACHINE_PARTS: Final = ("summary", "power", "timeline", "workflow", "output", "manifest", "events")
+_MACHINE_PARTS: Final = ("summary", "discovery", "power", "timeline", "workflow", "output", "manifest", "events")
 
 
 @dataclass(eq=False)

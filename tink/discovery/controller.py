@@ -62,6 +62,7 @@ from tink.discovery.approval import (
 from tink.discovery.expected import ExpectedMachines, Match
 from tink.discovery.identity import FactsIndex
 from tink.discovery.model import (
+    AS_EXPECTED,
     DISCOVERY_FINALIZER,
     ListProblem,
     MachineFacts,
@@ -96,7 +97,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "tinkedge-discovery"
 LEASE_NAME: Final = "tinkedge-discovery"
-AS_EXPECTED: Final = "AsExpected"
 INTRODUCTION_SECONDS: Final = 1800.0
 """Time that a discovered machine has to report its inventory. A self-test, the OSIE and LLDP take ten minutes at most,
 and a machine that is still there is discovered again."""

@@ -21,6 +21,8 @@ DISCOVERY_FINALIZER: Final = "tinkerbell.org/discovery"
 """A discovered Hardware has it until its machine is approved under another name, or deleted by an operator."""
 
 
+AS_EXPECTED: Final = "AsExpected"
+"""The condition of a Hardware with the verdict on its machine."""
 LISTED_ONLY: Final = "only=listed"
 """The part of a rule, and of the annotation discovery-rule, that admits only machines on a list."""
 

@@ -15,6 +15,7 @@ from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS
 from edge.page import About, Api, Health, Osie
+from edge.page.feed import machine_json
 from edge.page.live import TimeSlice
 from edge.page.render import STATIC, plain, size, span
 from edge.page.timeline import Timeline, chains
@@ -143,6 +144,27 @@ async def test_power_of_a_machine_is_shown_with_the_commands_to_copy(site, brows
     html = await browser.html(f"/machine/{site.hardware('m2', 2, power=power, namespace='lab')}")
     assert f"tinkedge power m2 {actions[0]} -n lab<" in html
     assert "tinkedge bmc check m2 -n lab<" in html
+
+
+async def test_discovered_machine_has_the_command_that_approves_it_and_its_difference(site, browser):
+    mac = site.hardware("discovery-1", 1, labels={"tinkerbell.org/auto-discovered": "true"})
+    html = await browser.html(f"/machine/{mac}")
+    assert "Discovered: waits for approval</h2>" in html
+    assert 'data-copy="command-approve"' in html
+    assert "tinkedge discover approve discovery-1 NEW-NAME<" in html
+    assert machine_json(site.pages.machines, mac)["approve_command"] == "tinkedge discover approve discovery-1 NEW-NAME"
+    known = site.pages.machines.state(mac)
+    condition = {"type": "AsExpected", "status": "False", "reason": "MemoryShort", "message": "it has <240> GiB"}
+    site.hardware("discovery-1", 1, labels={"tinkerbell.org/auto-discovered": "true"}, conditions=[condition])
+    assert site.pages.machines.state(mac) != known, "an open page of it is drawn again"
+    assert "MemoryShort: it has &lt;240&gt; GiB" in await browser.html(f"/machine/{mac}")
+    site.inventory.remove({"metadata": {"name": "discovery-1", "namespace": "default"}})
+    site.hardware("m1", 1, conditions=[condition])
+    html = await browser.html(f"/machine/{mac}")
+    assert "Not as expected</h2>" in html
+    assert "tinkedge discover" not in html
+    site.hardware("m1", 1)
+    assert '<div id="discovery"></div>' in await browser.html(f"/machine/{mac}")
 
 
 async def test_machine_without_a_bmc_has_no_power(site, browser):
