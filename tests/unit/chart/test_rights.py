@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 
 from deploy.package.chart import DEPLOY
 from tink.api.v1alpha2 import HardwareStatus
+from tink.discovery.admission import discovered_hardware, read_rule
 from tink.kubeapi import cel
 from tink.webhooks.registration import Address, configuration
 
@@ -23,7 +25,7 @@ Raw = dict[str, Any]
 DEFAULT = ("kustomize/tinkedge.yaml",)
 OPTIONAL = (
     *("rbac-attributes.yaml", "rbac-bmc.yaml", "rbac-peers.yaml", "rbac-secrets.yaml", "rbac-metal3.yaml"),
-    *("rbac-discovery.yaml", "metal3-webhook.yaml"),
+    *("rbac-discovery.yaml", "rbac-edge-discovery.yaml", "metal3-webhook.yaml"),
 )
 
 RIGHTS = {
@@ -62,6 +64,10 @@ RIGHTS = {
         "cluster: bmc.tinkerbell.org/machines: create",
         "tinkedge: coordination.k8s.io/leases: create",
         "tinkedge: coordination.k8s.io/leases[tinkedge-discovery]: get,patch,watch",
+    },
+    ("tinkedge-edge", ("rbac-edge-discovery.yaml",)): {
+        "cluster: tinkerbell.org/hardware: create",
+        "cluster: /configmaps: list,watch",
     },
     ("tinkedge-server", DEFAULT): {
         "cluster: tinkerbell.org/hardware: list,watch",
@@ -188,6 +194,7 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
         "tinkedge-edge-peers",
         "tinkedge-bmc-netboot",
         "tinkedge-discovery",
+        "tinkedge-edge-discovery",
     )
     assert {f"{name}.tinkedge" for name in narrowed} <= policies
 
@@ -467,3 +474,22 @@ def test_controller_deletes_discovered_hardware_alone():
     assert refusals("discovery-delete", gone, DISCOVERED) == []
     for old in (HARDWARE, APPROVED, {"metadata": {"name": "m1"}, "spec": {}}):
         assert refusals("discovery-delete", gone, old) != []
+
+
+@pytest.mark.parametrize("listed", ["", ",only=listed"])
+def test_edge_creates_the_hardware_of_discovered_machines_alone(listed):
+    rule = read_rule(f"range=10.7.0.200-10.7.0.250/24,gateway=10.7.0.1,nameserver=10.7.0.1,osie=lab/hook{listed}")
+    made = discovered_hardware(FIRST_MAC, rule, IPv4Address("10.7.0.200"))
+    assert refusals("edge-discovery", made, None) == []
+    for change in (
+        lambda obj: obj["metadata"].update(name="web-1"),
+        lambda obj: obj["metadata"].update(labels={}),
+        lambda obj: obj["metadata"].update(finalizers=[]),
+        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/agent-id": "web-1"}),
+        lambda obj: obj["metadata"].update(ownerReferences=[{"kind": "Pod", "name": "p", "uid": "1"}]),
+        lambda obj: obj["spec"].update(instance={"userdata": "#!/bin/sh"}),
+        lambda obj: obj["spec"].update(kernelParams=["init=/bin/sh"]),
+        lambda obj: obj["spec"].update(bmcRef={"name": "bmc1"}),
+        lambda obj: obj["spec"]["networkInterfaces"].update({"52:54:00:00:00:02": {}}),
+    ):
+        assert refusals("edge-discovery", changed(made, change), None) != []
