@@ -88,7 +88,16 @@ def rendered(helm: Helm) -> dict[Path, str]:
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
     discovery = helm.template("--set", "discovery.enabled=true", "--show-only", "templates/rbac-discovery.yaml")
-    edge_discovery = helm.template("--set-json", f"discovery.rules={json.dumps([_RULE])}", "--show-only", rbac)
+    edge_discovery = helm.template(
+        *(
+            "--set",
+            "discovery.enabled=true",
+            "--set-json",
+            f"discovery.rules={json.dumps([_RULE])}",
+            "--show-only",
+            rbac,
+        )
+    )
     attributes = helm.template("--set", "server.agentAttributes=true", "--show-only", rbac)
     files = {
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),

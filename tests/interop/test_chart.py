@@ -427,6 +427,7 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
     [
         (["server.mode=service"], "server.address: with server.mode service"),
         (["edge.enabled=false"], "server.mode: edges needs edge.enabled"),
+        (["discovery.rules={x}"], "discovery.rules: needs discovery.enabled"),
         (["edge.hostNetwork=false"], "server.mode: edges needs edge.hostNetwork"),
         (["server.healthPort=7082"], "server.healthPort"),
         (["edge.cache.existingClaim=c"], "edge.kind Deployment with replicas 1"),

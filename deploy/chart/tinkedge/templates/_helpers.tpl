@@ -131,6 +131,9 @@ true
 {{- if and $values.server.enabled (eq $values.server.mode "edges") (eq (int $values.server.healthPort) (int $values.edge.healthPort)) -}}
 {{- fail "server.healthPort: with server.mode edges it is on the same node as edge.healthPort, and must be another" -}}
 {{- end -}}
+{{- if and $values.discovery.rules $values.controller.enabled (not $values.discovery.enabled) -}}
+{{- fail "discovery.rules: needs discovery.enabled: without it, no controller approves or removes the machines that edges admit" -}}
+{{- end -}}
 {{- if and $values.edge.cache.hostPath $values.edge.cache.existingClaim -}}
 {{- fail "edge.cache: hostPath or existingClaim, not both" -}}
 {{- end -}}
