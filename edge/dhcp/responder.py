@@ -46,8 +46,8 @@ from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
 from edge.dhcp_common import Client, Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
-from tink.discovery.admission import AdmissionReason, Candidate, Decision, Refused
-from tink.limits import TokenBuckets
+from tink.discovery.admission import AdmissionReason, Admitted, Candidate, Decision, Refused, Waiting
+from tink.limits import Newest, TokenBuckets
 from tink.mac import octets
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,13 @@ _MAX_RELAY_LINKS: Final = 1024
 MAX_PACKETS_AT_ONCE: Final = 1000.0
 PACKETS_A_SECOND: Final = 200.0
 """Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
+HOLD_SECONDS: Final = 2.0
+"""Time for which the DISCOVER that admits a machine is held until its Hardware is there.
+
+Firmware waits 4, 8, 16 and 32 s for an answer (PXE 2.1 section 2.2.2.2), so each DISCOVER that is needed costs much.
+"""
+MAX_HELD: Final = 256
+"""Maximum number of DISCOVERs that are held."""
 
 
 class Discovery(Protocol):
@@ -116,6 +123,10 @@ class Responder:
         """Answers packets of known layouts on port 67. None if it is off, and in the proxy modes."""
         self.declines: Declines | None = None
         """The declined addresses, to be probed by ARP. None in the proxy modes, which assign no address."""
+        self.send_later: Callable[[Reply], None] | None = None
+        """Sends a reply outside of the answer to a packet; the server's port sets it."""
+        self._held: Newest[bytes, tuple[Message, Received, float]] = Newest(MAX_HELD)
+        """The last DISCOVER of each machine whose Hardware is being created, by MAC, and when it arrived."""
         self._proxy: Proxy | None = None
         if mode is not DhcpMode.RESERVATION:
             self._proxy = Proxy(context, learn, unknown_clients=mode is DhcpMode.AUTO_PROXY)
@@ -129,8 +140,21 @@ class Responder:
 
     def machine_changed(self, mac: str) -> None:
         """Compile the reservation of a Hardware with this MAC that was added, changed or removed."""
-        if self._proxy is None:
-            self._compile(mac)
+        if self._proxy is not None:
+            return
+        reservation = self._compile(mac)
+        if reservation is not None and self._held:
+            self._answer_held(reservation)
+
+    def _answer_held(self, reservation: Reservation) -> None:
+        """Answer the DISCOVER of a machine that was admitted a moment ago, so that it need not send another one."""
+        message, received, at = self._held.pop(octets(reservation.mac), (None, None, 0.0))
+        if message is None or received is None or self.send_later is None or self._clock() - at > HOLD_SECONDS:
+            return
+        agent = relay_agent_of(message, received.source_port)
+        reply = self._answer(Query(MessageType.DISCOVER, message, reservation, agent, received))
+        if reply is not None:
+            self.send_later(reply)
 
     def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
         """Set the dotted addresses of the other edges that serve the same machines, and of the `gone` ones."""
@@ -253,6 +277,8 @@ class Responder:
         else:
             client = identify(message)
             admission = self._admission_of(message_type, message, client, received)
+            if isinstance(admission, Admitted) or _is_registering(admission):
+                self._held[message.mac] = message, received, self._clock()
             self._context.report_unknown(message_type, message, client, admission=admission)
         return None
 
@@ -528,6 +554,10 @@ class Responder:
             "server's answers to this machine, or run the edge beside it (--dhcp-mode proxy)"
         )
         self._reports.once(reservation.mac, Outcome.FAILED, line, server=server)
+
+
+def _is_registering(admission: Decision | None) -> bool:
+    return isinstance(admission, Waiting) and admission.reason is AdmissionReason.REGISTERING
 
 
 def _foreign_link(message: Message) -> str:

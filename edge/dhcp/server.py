@@ -57,6 +57,14 @@ class DhcpPort(Port):
         self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
         self._from_us = [packet_info(socket.AF_INET, self._address)]
         self._link: FrameSender | None = None
+        if number == SERVER_PORT:
+            responder.send_later = self._send_later
+
+    def _send_later(self, reply: Reply) -> None:
+        """Send a reply that answers no packet of this turn."""
+        if self._listeners:
+            self._waiting.append(reply)
+            self._loop.call_soon(self._send_all)
 
     def open(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""

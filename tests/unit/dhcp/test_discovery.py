@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edge.dhcp import Reply
+from edge.dhcp.responder import HOLD_SECONDS
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp.wire.codec import Message
 from edge.journey.events import JourneyEvent, Outcome
@@ -148,6 +149,38 @@ async def test_unknown_machine_is_answered_at_its_third_discover(make_site, pack
         assert offer.options[options.ROUTER] == options.ipv4("10.77.0.1")
         assert offer.options[options.LEASE_TIME] == (300).to_bytes(4, "big")
         assert offer.file or offer.options[67]  # RFC 2132 section 9.5
+
+
+async def test_discover_that_admits_a_machine_is_answered_as_soon_as_its_hardware_is_there(make_site) -> None:
+    discover = sent_by(STRANGER)
+    async with make_site() as site:
+        late: list[Reply] = []
+        site.edge.responder.send_later = late.append
+        site.send(discover)
+        await site.wait()
+        assert site.send(discover) == [None]
+        await elapse(0.5)
+        (offer,) = map(read, late)
+        address = site.hardware[NAME]["spec"]["networkInterfaces"]["52:54:00:00:aa:01"]["dhcp"]["ip"]
+        assert options.dotted(offer.yiaddr) == address
+        assert offer.xid == codec.parse(discover).xid
+        site.api.change(HARDWARE, NAME, spec={"kernelParams": ["quiet"]})
+        await elapse(0.5)
+        assert len(late) == 1, "a later change of the Hardware answers nothing"
+
+
+async def test_discover_that_waits_too_long_is_not_answered_late(make_site) -> None:
+    discover = sent_by(STRANGER)
+    async with make_site() as site:
+        late: list[Reply] = []
+        site.edge.responder.send_later = late.append
+        site.send(discover)
+        await site.wait()
+        site.send(discover)
+        site.edge.now += HOLD_SECONDS + 0.1  # the API is slow
+        await elapse(0.5)
+        assert NAME in site.hardware
+        assert late == []
 
 
 async def test_machine_behind_a_relay_is_admitted(make_site) -> None:
