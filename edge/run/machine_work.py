@@ -191,10 +191,7 @@ class WorkflowJourney:
         machine, uid = self._machine(workflow), workflow.metadata.uid
         if machine is None:
             return self._macs.get(uid, "")
-        if workflow.status.state is not None and workflow.status.state.terminal:
-            self._macs.pop(uid, None)
-        else:
-            self._macs[uid] = machine.mac
+        self._macs[uid] = machine.mac  # also after the end: the clean-up of BMC control is still to come
         return machine.mac
 
     def _not_recorded_before(self, workflow: Workflow, entries: list[_Entry]) -> list[_Entry]:

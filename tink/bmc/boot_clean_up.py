@@ -109,8 +109,15 @@ class BootCleanUp:
     async def leave(self, case: BootCase, former: NamespacedName) -> None:
         """Clean up the BMC of a Machine that the Hardware no longer names, in one try. The boot goes on with another.
 
-        Raises ApiError if the API is away.
+        The post actions of a custom boot are for the end of the Workflow, on the other BMC. Raises ApiError if the API
+        is away.
         """
+        if case.mode == BootMode.CUSTOMBOOT:
+            text = (
+                f"the preparing actions that the BMC of Machine {former} has done are not undone: look at its machine"
+            )
+            self._writer.announce(case, "BmcNotCleanedUp", text, is_warning=True)
+            return
         try:
             undone = await self._clean_bmc(case)
         except (BmcError, _MachineGoneError) as error:

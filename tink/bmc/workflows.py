@@ -187,8 +187,11 @@ class BootController(Collector):
 
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
         self._order.follow_hardware(new)
-        if old is None or machine_of(old) != machine_of(new) or last_boot_of(old) != last_boot_of(new):
+        has_other_machine = old is not None and machine_of(old) != machine_of(new)
+        if old is None or has_other_machine or last_boot_of(old) != last_boot_of(new):
             for key in self._order.workflows_on(NamespacedName.of(new)):
+                if has_other_machine and key in self._running:
+                    cancel_once(self._running[key])
                 workflow = self._workflows.get(*key)
                 if workflow is not None and options_of(workflow):
                     self.runtime.queue.add(key)
@@ -258,10 +261,10 @@ class BootController(Collector):
             await self._set_prepared(case, BootReason.BOOTED, f"{_way(rung)}: {booted.message}")
             return DONE
         self._on_machine.set(case.key, (case.machine,) if case.machine is not None else ())
-        if left := case.memory.seconds_left():
-            return Result(left)
         if case.machine is not None and case.prepared_machine not in (None, case.machine):
             return await self._change_machine(case)
+        if left := case.memory.seconds_left():
+            return Result(left)
         machine = self._machines.get(*case.machine) if case.machine is not None else None
         if machine is None:
             hardware = hardware_of(case.workflow)
@@ -281,7 +284,7 @@ class BootController(Collector):
         if case.prepared_machine is not None:
             await self._clean_up.leave(case, case.prepared_machine)
         case.memory.forget_bmc()
-        fields = dict.fromkeys(("way", "attempt", "machine", "since", "lastBoot", "medium"))
+        fields = dict.fromkeys(("way", "attempt", "machine", "since", "lastBoot", "medium", "done"))
         message = f"begins again, because Hardware {hardware_of(case.workflow)} now names Machine {case.machine}"
         await self._writer.wait_for(case, BootReason.POWERING_OFF, message, **fields)
         return DONE  # the informer reports the write

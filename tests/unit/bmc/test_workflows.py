@@ -847,6 +847,27 @@ async def test_boot_begins_again_with_the_machine_that_the_hardware_names_now() 
 
 
 @virtual
+async def test_custom_actions_begin_again_on_the_bmc_that_the_hardware_names_now() -> None:
+    rig = Rig(
+        computer(), machine(), machine("bmc2", OTHER_HOST), secret(), bmc=FakeBmc(power="On", power_seconds=600.0)
+    )
+    rig.bmcs[OTHER_HOST] = FakeBmc(power="On")
+    config = {
+        "preparingActions": [{"bootDevice": {"device": "pxe", "efiBoot": True}}, {"powerAction": "off"}],
+        "postActions": [{"powerAction": "on"}],
+    }
+    async with running(rig):
+        rig.api.put(workflow(options={"bootMode": "customboot", "custombootConfig": config}))
+        await rig.until(lambda: boot(rig).get("done") == 1)
+        name_machine(rig, "bmc2")
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+        assert boot(rig)["machine"] == "bmc2"
+        other = rig.bmcs[OTHER_HOST]
+        assert (other.boot["BootSourceOverrideTarget"], other.resets) == ("Pxe", ["ForceOff"])
+    assert "On" not in rig.bmc.resets, "post actions are for the end"
+
+
+@virtual
 async def test_failing_clean_up_is_shown_while_it_is_repeated() -> None:
     rig = Rig(computer(), machine(), secret())
     async with running(rig, Machine(rig)):
