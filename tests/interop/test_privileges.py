@@ -23,7 +23,8 @@ import pytest
 import yaml
 
 from edge.peers.leases import EdgeLeases, addresses
-from proto import older_pb2
+from proto import inventory_pb2, older_pb2
+from proto.inventory_pb2_grpc import InventoryServiceStub
 from tests.api import serving
 from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants
 from tests.interop.rack import Process, tinkedge
@@ -143,6 +144,12 @@ class Site:
         """Return True if the object has an Event of this reason. Events are written late and outlive their object."""
         events = (await self.client.list(EVENT, WORK))["items"]
         return any(one["involvedObject"]["name"] == name and reason in ("", one["reason"]) for one in events)
+
+    async def has_inventory(self, name: str, serial: str) -> bool:
+        """Return True if the in-band inventory of the Hardware has this serial number."""
+        status = (await self.client.get(HARDWARE, name, WORK)).get("status", {})
+        found: Raw = status.get("inventory", {}).get("inBand", {}).get("product", {})
+        return found.get("serialNumber") == serial
 
     async def has_job(self, name: str) -> bool:
         return name in [each["metadata"]["name"] for each in (await self.client.list(JOB, WORK))["items"]]
@@ -291,6 +298,16 @@ async def test_server_runs_a_workflow_with_its_role_and_needs_every_rule(site: S
     async def is_kept() -> bool:
         annotations = (await site.client.get(HARDWARE, "machine", WORK))["metadata"].get("annotations", {})
         return AGENT_ATTRIBUTES_ANNOTATION in annotations
+
+    # What has changed between two inventories is an Event. The agent is admitted without credentials here.
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for serial in (b"S1", b"S2"):
+            found = b'{"product": {"serialNumber": "%s"}}' % serial
+            await InventoryServiceStub(channel).ReportInventory(
+                inventory_pb2.ReportInventoryRequest(agent_id=MAC, attributes=found), timeout=PATIENCE_SECONDS
+            )
+            await site.until(lambda serial=serial: site.has_inventory("machine", serial.decode()), server)
+    await site.until(lambda: site.has_event("machine", "SerialChanged"), server)
 
     # tink-agent reports its machine's attributes with each poll. To store them, the server needs one more role.
     gate.allow(grants("tinkedge-server", ROLES_FOR_ATTRIBUTES))
