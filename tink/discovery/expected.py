@@ -66,7 +66,7 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType({
     "nameservers": "name servers, separated by blanks",
     "hostname": "host name to serve; empty: the name",
     "vlan": "VLAN ID for spec.networkInterfaces[].dhcp.vlanId",
-    "osie": "OSIE to netboot, in the namespace of the list; empty: that of the discovery",
+    "osie": "OSIE to netboot, in the namespace of the list; empty: that of the discovery, if that is in this namespace",
     "kernel_params": "parameters of the OSIE's kernel, separated by blanks",
     "labels": "labels of the Hardware as KEY=VALUE, separated by blanks",
     "bmc_address": "IP address or host name of the BMC; empty: the one that the machine reports",

@@ -192,10 +192,10 @@ def test_blank_lines_and_comments_do_not_count_against_the_limit_of_lines() -> N
 def test_lists_of_one_namespace_do_not_crowd_out_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.discovery.expected.MAX_OF_NAMESPACE", 3)
     expected = ExpectedMachines()
-    for namespace, name, count in (("a", "one", 2), ("a", "two", 2), ("b", "one", 2)):
-        lines = "".join(f"m-{name}-{n},{namespace}{name}{n}\n" for n in range(count))
+    for namespace, rack, count in (("a", "one", 2), ("a", "two", 2), ("b", "one", 2)):
+        lines = "".join(f"m-{rack}-{n},{namespace}{rack}{n}\n" for n in range(count))
         config = config_map(f"name,serial\n{lines}")
-        config["metadata"] |= {"namespace": namespace, "name": name}
+        config["metadata"] |= {"namespace": namespace, "name": rack}
         expected.apply(config)
     assert [str(each.key) for each in expected] == ["a/m-one-0", "a/m-one-1", "a/m-two-0", "b/m-one-0", "b/m-one-1"]
     assert [(each.source, "at most 3 machines: 1 of this" in each.text) for each in expected.problems] == [
