@@ -115,6 +115,8 @@ _MIN_EXPIRY_SECONDS: Final = 1.0
 _INDEX_BATCH: Final = 50
 """Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
+_NAMESPACE_ENDS: Final = "because it is being terminated"
+"""A part of the message of Kubernetes' NamespaceLifecycle for a creation in a namespace that is being deleted."""
 _REFUSES_APPROVAL: Final = (VerdictReason.CONFLICT, VerdictReason.DUPLICATE_SERIAL, VerdictReason.OTHER_BMC)
 
 
@@ -501,7 +503,9 @@ class DiscoveryController(Collector):
             except ApiError as error:
                 if 400 <= error.status < 500 and not isinstance(error, ConflictError):
                     self._report_obstacle(key, hardware, f"not approved as Hardware {target}: {error}")
-                raise
+                # Nothing can be created in a namespace that is being deleted, and the finalizer would hold it up.
+                if error.status != 403 or _NAMESPACE_ENDS not in error.message:
+                    raise
         body = {"resourceVersion": hardware["metadata"]["resourceVersion"], "finalizers": _other_finalizers(hardware)}
         with suppress(NotFoundError):
             await self._patch(key, {"metadata": body})

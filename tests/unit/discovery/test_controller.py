@@ -549,6 +549,17 @@ async def test_mark_of_an_approval_moves_no_machine_to_a_namespace_whose_lists_d
     assert rig.names() == []
 
 
+async def test_approval_does_not_hold_up_the_deletion_of_its_namespace() -> None:
+    rig = Rig(discovered(**{"approve": "m7", "approved-as": "default/m7"}))
+    await rig.api.delete(HARDWARE, NAME, "default")
+    text = "unable to create new content in namespace default because it is being terminated"
+    rig.api.fail("create", *[ApiError(403, "Forbidden", f'hardware "m7" is forbidden: {text}')] * 3, of=HARDWARE)
+    async with rig.running():
+        await elapse(5)
+        assert rig.names() == []
+        assert any(text in each for each in rig.events("NotApproved"))
+
+
 async def test_mark_of_an_approval_moves_no_machine_that_the_line_of_that_name_does_not_fit() -> None:
     """A user who may annotate Hardware in one namespace has no rights in that of the list."""
     stranger = {"product": {"serialNumber": "OTHER99"}}
