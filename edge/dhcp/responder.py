@@ -220,10 +220,20 @@ class Responder:
             return False
         if chaddr and self._context.inventory.claimants(chaddr.hex(":")):
             return False
-        if is_returning and self._strangers.allows("returning", self._clock()):
+        if is_returning and self._strangers.allows(self._returning_key(packet[24:28]), self._clock()):
             return False
         self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
         return True
+
+    def _returning_key(self, relay: bytes) -> str:
+        """Return the key of the limit for returning machines behind a relay (giaddr, RFC 2131 section 2).
+
+        A flood on one side of the relays must not silence the other one. A relay has its own limit only if a registered
+        machine is behind it, because a flood can invent any number of relays.
+        """
+        if relay == codec.NO_ADDRESS:
+            return "returning"
+        return f"returning {relay.hex() if relay in self._context.near_relays else 'relayed'}"
 
     # --- validate -------------------------------------------------------------------------------------------------
 

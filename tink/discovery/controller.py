@@ -13,8 +13,9 @@ repeated after a crash:
 A Hardware that is deleted without the annotation approved-as was deleted by an operator: the finalizer is removed.
 
 Discovered Hardware that is not needed is deleted: after `INTRODUCTION_SECONDS` without an inventory, and after
-`UNLISTED_SECONDS` without a line if its rule has `only=listed`. The machine is discovered again when it boots again. A
-Hardware that a Workflow names, or that an operator has annotated to approve it, stays.
+`UNLISTED_SECONDS` without a line if its rule has `only=listed`, but not before this process has seen it for
+`INTRODUCTION_SECONDS`. The machine is discovered again when it boots ten minutes later. A Hardware that a Workflow
+names, that an operator has annotated to approve it, or that does not have the name of a discovered one, stays.
 
 Level-based: a Hardware is reconciled when it changes, when a Hardware with the same facts or with facts of its line
 changes, and at each change of a list. With leader election, one of several replicas works.
@@ -68,6 +69,7 @@ from tink.discovery.model import (
     MachineFacts,
     MachineVerdict,
     VerdictReason,
+    discovered_name,
     is_discovered,
 )
 from tink.discovery.verdict import FACT_LABELS, fact_labels, verdict
@@ -113,6 +115,8 @@ _MIN_EXPIRY_SECONDS: Final = 1.0
 _INDEX_BATCH: Final = 50
 """Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
+_NAMESPACE_ENDS: Final = "because it is being terminated"
+"""A part of the message of Kubernetes' NamespaceLifecycle for a creation in a namespace that is being deleted."""
 _REFUSES_APPROVAL: Final = (VerdictReason.CONFLICT, VerdictReason.DUPLICATE_SERIAL, VerdictReason.OTHER_BMC)
 
 
@@ -154,6 +158,8 @@ class DiscoveryController(Collector):
         self._discovered: set[NamespacedName] = set()
         self._by_line: Index[NamespacedName, NamespacedName] = Index()
         """Hardware, by the name of its line: it is judged again if a Hardware of that name is created or deleted."""
+        self._observed: dict[NamespacedName, float] = {}
+        """When this process has first seen each discovered Hardware that may expire, in seconds of `elapsed`."""
         self._obstacles: dict[NamespacedName, str] = {}
         """The reported obstacles of approvals, by discovered Hardware."""
         self._arriving: dict[NamespacedName, NamespacedName] = {}
@@ -269,6 +275,7 @@ class DiscoveryController(Collector):
         self._claims.remove(old)
         self._subjects.discard(key)
         self._discovered.discard(key)
+        self._observed.pop(key, None)
         self._reasons.pop(key, None)
         self._obstacles.pop(key, None)
         self._by_line.set(key, ())
@@ -482,7 +489,11 @@ class DiscoveryController(Collector):
         # Without a line, only an operator's annotation approves, and for the namespace of the discovered Hardware.
         is_requested = bool(annotations_of(hardware).get(APPROVE_ANNOTATION))
         if target is not None and not (is_requested and target.namespace == key.namespace):
-            target = target if self._expected.named(target) is not None else None
+            # Users who may annotate this Hardware have no rights in the namespace of the list: its line has to fit.
+            facts = self._facts.facts(key)
+            match = self._expected.match(facts) if facts is not None and has_inventory(facts) else Match()
+            is_line = match.machine is not None and match.machine.key == target and not match.conflict
+            target = target if is_line else None
         if target is not None:
             try:
                 await self._move(key, hardware, target)
@@ -492,7 +503,9 @@ class DiscoveryController(Collector):
             except ApiError as error:
                 if 400 <= error.status < 500 and not isinstance(error, ConflictError):
                     self._report_obstacle(key, hardware, f"not approved as Hardware {target}: {error}")
-                raise
+                # Nothing can be created in a namespace that is being deleted, and the finalizer would hold it up.
+                if error.status != 403 or _NAMESPACE_ENDS not in error.message:
+                    raise
         body = {"resourceVersion": hardware["metadata"]["resourceVersion"], "finalizers": _other_finalizers(hardware)}
         with suppress(NotFoundError):
             await self._patch(key, {"metadata": body})
@@ -551,7 +564,10 @@ class DiscoveryController(Collector):
 
     async def _expire(self, key: NamespacedName, hardware: Raw, facts: MachineFacts, match: Match) -> Result:
         """Delete a discovered Hardware that is not needed, or return when that is due."""
-        if APPROVE_ANNOTATION in annotations_of(hardware) or self._workflows.keys(key):
+        observed = self._observed.setdefault(key, self._elapsed())
+        # A Hardware of another name with the label is an operator's own, such as an edited copy of a discovered one.
+        is_own = any(key.name == discovered_name(mac) for mac in facts.boot_macs)
+        if not is_own or APPROVE_ANNOTATION in annotations_of(hardware) or self._workflows.keys(key):
             return DONE
         created = parse_timestamp(hardware["metadata"].get("creationTimestamp")) or self._now()
         if not has_inventory(facts):
@@ -564,7 +580,8 @@ class DiscoveryController(Collector):
             message = f"no list has named the machine within {UNLISTED_SECONDS / 3600:.0f} hours"
         else:
             return DONE
-        if (left := due - self._now()) > 0:
+        # The clock of this host may be wrong, or may jump: a machine has its time by a monotonic clock, too.
+        if (left := max(due - self._now(), observed + INTRODUCTION_SECONDS - self._elapsed())) > 0:
             return Result(max(left, _MIN_EXPIRY_SECONDS))
         version = {"uid": hardware["metadata"]["uid"], "resourceVersion": hardware["metadata"]["resourceVersion"]}
         await self._delete(key, version)

@@ -43,6 +43,9 @@ from tink.printable import printable
 MAX_LIST_CHARACTERS: Final = 1 << 20
 """Kubernetes' limit of a ConfigMap is 1 MiB."""
 MAX_LINES: Final = 10_000
+"""Maximum number of lines of one list that are read, besides blank ones and comments."""
+MAX_OF_NAMESPACE: Final = 50_000
+"""Maximum number of machines on all lists of one namespace. Every change of a list indexes all machines again."""
 MAX_CELL_CHARACTERS: Final = 4096
 MAX_COLUMNS: Final = 256
 MAX_VALUES: Final = 64
@@ -63,7 +66,7 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType({
     "nameservers": "name servers, separated by blanks",
     "hostname": "host name to serve; empty: the name",
     "vlan": "VLAN ID for spec.networkInterfaces[].dhcp.vlanId",
-    "osie": "OSIE to netboot, in the namespace of the list; empty: that of the discovery",
+    "osie": "OSIE to netboot, in the namespace of the list; empty: that of the discovery, if that is in this namespace",
     "kernel_params": "parameters of the OSIE's kernel, separated by blanks",
     "labels": "labels of the Hardware as KEY=VALUE, separated by blanks",
     "bmc_address": "IP address or host name of the BMC; empty: the one that the machine reports",
@@ -431,7 +434,15 @@ def read_table(text: str, source: str) -> ListTable:
     delimiter = max(",;\t", key=first.count)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
+    read = 0
     for number, line in enumerate(lines, start=1):
+        if not line or line.isspace():
+            continue
+        # Lines that can't be read count, too: a list of a million of them must not stop the process for seconds.
+        if read > MAX_LINES:
+            problems.append(ListProblem(f"{source} line {number}", f"a list has at most {MAX_LINES} machines"))
+            break
+        read += 1
         try:
             # Each line is read alone, so that a quote that stays open harms no other line.
             cells = next(csv.reader([line], delimiter=delimiter, strict=True, skipinitialspace=True), [])
@@ -443,9 +454,6 @@ def read_table(text: str, source: str) -> ListTable:
         if not header:
             header = [cell.strip() for cell in cells]
             continue
-        if len(rows) >= MAX_LINES:
-            problems.append(ListProblem(f"{source} line {number}", f"a list has at most {MAX_LINES} machines"))
-            break
         rows.append((number, cells))
     if len(header) > MAX_COLUMNS:
         problems = [ListProblem(f"{source} header", f"{len(header)} columns, and a list has at most {MAX_COLUMNS}")]
@@ -699,9 +707,19 @@ class ExpectedMachines:
         return Match(machine, by, _contradiction(machine, by, facts))
 
     def _changed(self) -> None:
-        lists = [entry for _, entry in sorted(self._lists.items())]
-        machines = [machine for _, of_list, _ in lists for machine in of_list]
-        problems = [problem for _, _, of_list in lists for problem in of_list]
+        machines: list[ExpectedMachine] = []
+        problems: list[ListProblem] = []
+        room: dict[str, int] = {}
+        for key, (_, of_list, problems_of_list) in sorted(self._lists.items()):
+            left = room.setdefault(key.namespace, MAX_OF_NAMESPACE)
+            machines += of_list[:left]
+            problems += problems_of_list
+            room[key.namespace] = max(left - len(of_list), 0)
+            if len(of_list) > left:
+                text = (
+                    f"the lists of a namespace have at most {MAX_OF_NAMESPACE} machines: {len(of_list) - left} of this"
+                )
+                problems.append(ListProblem(f"ConfigMap {key}", f"{text} ConfigMap do not count"))
         self._ambiguous = {}
         duplicates = []
         for machine, text in _duplicates(machines):

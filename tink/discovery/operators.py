@@ -24,7 +24,7 @@ from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, connect
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.model import BmcError
 from tink.discovery.controller import condition_of
-from tink.discovery.expected import ExpectedMachines, is_secret_column, read_list, read_table
+from tink.discovery.expected import MAX_PROBLEMS, ExpectedMachines, is_secret_column, read_list, read_table
 from tink.discovery.identity import facts_of, ports_of
 from tink.discovery.model import ExpectedMachine, ListProblem, MachineFacts, is_discovered
 from tink.discovery.report import MAX_REPORT_BYTES, CollectionMethod, UnreadableReportError, read_report
@@ -335,7 +335,7 @@ def prepare_list(file: str, content: bytes, namespace: str, name: str = "") -> P
         raise DiscoveryError(f"{file}: not UTF-8 text: save the list as CSV (UTF-8): {error.reason}") from None
     stem = re.sub(r"[^a-z0-9]+", "-", file.lower().rsplit(".", 1)[0]).strip("-")
     key = NamespacedName(namespace, name or stem[:_MAX_NAME].strip("-") or "expected-machines")
-    stored, secrets = _without_passwords(text, file, namespace)
+    stored, secrets, lost = _without_passwords(text, file, namespace)
     data_key = re.sub(r"[^A-Za-z0-9._-]", "-", file)[:253]
     machines, problems = read_list(stored, namespace, file)
     config_map = {
@@ -344,18 +344,20 @@ def prepare_list(file: str, content: bytes, namespace: str, name: str = "") -> P
         "metadata": {"name": key.name, "namespace": namespace, "labels": {EXPECTED_MACHINES_LABEL: "true"}},
         "data": {data_key: stored},
     }
-    return PreparedList(key, config_map, tuple(secrets), tuple(machines), tuple(problems))
+    return PreparedList(key, config_map, tuple(secrets), tuple(machines), (*lost, *problems))
 
 
-def _without_passwords(text: str, file: str, namespace: str) -> tuple[str, list[Raw]]:
+def _without_passwords(text: str, file: str, namespace: str) -> tuple[str, list[Raw], list[ListProblem]]:
     """Return a list whose user names and passwords are replaced by the names of Secrets, and these Secrets.
 
-    A list without such columns is returned as it is, with its comments. Raises DiscoveryError.
+    The third value has the problems of lines that are left out, because a password may be anywhere in them. A list
+    without such columns is returned as it is, with its comments. Raises DiscoveryError.
     """
     table = read_table(text, file)
     secret_columns = [at for at, title in enumerate(table.header) if is_secret_column(title)]
     if not secret_columns or "name" not in table.columns:
-        return text, []
+        return text, [], []
+    lost = [each for each in table.problems if each.source != f"{file} header"]
     user_at = next((at for at in secret_columns if "user" in table.header[at].lower()), None)
     password_at = next((at for at in secret_columns if "pass" in table.header[at].lower()), None)
     if user_at is None or password_at is None:
@@ -367,8 +369,15 @@ def _without_passwords(text: str, file: str, namespace: str) -> tuple[str, list[
     writer = csv.writer(out, delimiter=table.delimiter, lineterminator="\n")
     writer.writerow(header if has_column else [*header, "bmc_secret"])
     secrets: list[Raw] = []
-    for _, cells in table.rows:
-        row = [*cells, *[""] * (len(table.header) - len(cells))]
+    line = 2
+    for number, cells in table.rows:
+        if len(cells) < len(table.header) or any(map(str.strip, cells[len(table.header) :])):
+            text = f"the line has {len(cells)} cells and the header {len(table.header)}, so any cell may be a password"
+            lost.append(ListProblem(f"{file} line {number}", f"{text}: correct it, and import the list again"))
+            continue
+        out.write("\n" * (number - line))  # problems name the line of the file
+        line = number + 1
+        row = cells[: len(table.header)]
         user, password = row[user_at].strip(), row[password_at].strip()
         secret_name = f"{row[name_at].strip()}-bmc" if user or password else ""
         if secret_name:
@@ -377,7 +386,7 @@ def _without_passwords(text: str, file: str, namespace: str) -> tuple[str, list[
             row[table.columns.index("bmc_secret")] = secret_name
         kept = [cell for at, cell in enumerate(row) if at not in secret_columns]
         writer.writerow(kept if has_column else [*kept, secret_name])
-    return out.getvalue(), secrets
+    return out.getvalue(), secrets, lost[:MAX_PROBLEMS]
 
 
 def _secret(name: str, namespace: str, user: str, password: str) -> Raw:
@@ -409,11 +418,12 @@ async def store_list(client: KubeClient, prepared: PreparedList) -> None:
 
 
 async def _put(client: KubeClient, resource: ResourceType, obj: Raw) -> None:
-    """Create an object, or replace the data of the present one."""
+    """Create an object, or replace the data of the present one. Other keys of a Secret stay: they are an operator's."""
     key = NamespacedName.of(obj)
     try:
         await client.create(resource, obj)
     except ConflictError:
         present = await client.get(resource, key.name, key.namespace)
-        gone = dict.fromkeys(as_mapping(present.get("data")).keys() - obj["data"].keys())
+        others = as_mapping(present.get("data")).keys() - obj["data"].keys()
+        gone = dict.fromkeys(others if resource is CONFIG_MAP else ())
         await client.patch(resource, key.name, key.namespace, {"data": obj["data"] | gone})

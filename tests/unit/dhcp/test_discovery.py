@@ -372,6 +372,26 @@ async def test_machines_that_are_invented_and_repeated_fill_the_range_at_most(ma
         assert any("has no free address; approve or delete" in each.message for each in site.edge.events)
 
 
+async def test_flood_of_repeated_machines_on_a_link_does_not_silence_a_machine_behind_a_relay(make_site) -> None:
+    """5,000 packets a second from 5,000 machines that do not exist, for 20 seconds. The real one sends four times."""
+    rules = ("range=10.77.0.100-10.77.0.119/24,osie=hook", "range=10.78.0.100-10.78.0.119/24,osie=hook")
+    discover = relayed(sent_by(STRANGER), "10.78.0.1")
+    flood = [invented(number) for number in range(5000)]
+    async with make_site(*rules) as site:
+        replies = []
+        for second in range(20):
+            for number, packet in enumerate(flood):
+                site.edge.now += 0.0002
+                site.edge.send(packet)
+                if number == 4000 and second in (0, 4, 12, 19):
+                    replies += site.send(discover, source="10.78.0.1", source_port=67)
+            await turns(5)
+            await elapse(1.0)
+        assert NAME in site.hardware
+        assert len(site.hardware) == 21, "the flood fills the range of its own link"
+        assert replies[-1] is not None
+
+
 async def test_registered_machine_costs_no_look_at_the_admission(make_site) -> None:
     async with make_site(machines=(hardware("m1", "52:54:00:00:01:01", "10.77.0.9"),)) as site:
         packet = sent_by(bytes.fromhex("525400000101"))

@@ -549,6 +549,47 @@ async def test_mark_of_an_approval_moves_no_machine_to_a_namespace_whose_lists_d
     assert rig.names() == []
 
 
+async def test_approval_does_not_hold_up_the_deletion_of_its_namespace() -> None:
+    rig = Rig(discovered(**{"approve": "m7", "approved-as": "default/m7"}))
+    await rig.api.delete(HARDWARE, NAME, "default")
+    text = "unable to create new content in namespace default because it is being terminated"
+    rig.api.fail("create", *[ApiError(403, "Forbidden", f'hardware "m7" is forbidden: {text}')] * 3, of=HARDWARE)
+    async with rig.running():
+        await elapse(5)
+        assert rig.names() == []
+        assert any(text in each for each in rig.events("NotApproved"))
+
+
+async def test_mark_of_an_approval_moves_no_machine_that_the_line_of_that_name_does_not_fit() -> None:
+    """A user who may annotate Hardware in one namespace has no rights in that of the list."""
+    stranger = {"product": {"serialNumber": "OTHER99"}}
+    rig = Rig(discovered(facts=stranger, **{"approved-as": "berlin/m1"}), listed(LINE, namespace="berlin"))
+    await rig.api.delete(HARDWARE, NAME, "default")
+    async with rig.running():
+        await elapse(5)
+    assert rig.names() == []
+
+
+async def test_hardware_with_the_label_that_discovery_has_not_named_is_never_removed() -> None:
+    """An operator has registered a machine by an edited copy of a discovered Hardware, and the machine is off."""
+    copied = discovered(facts=None)
+    copied["metadata"]["name"] = "web-1"
+    rig = Rig(copied, discovered(OTHER, "192.0.2.201", facts=None))
+    async with rig.running():
+        await elapse(INTRODUCTION_SECONDS + 60)
+        assert rig.names() == ["web-1"]
+
+
+@pytest.mark.parametrize("skew", [3600.0, 1e8])
+async def test_machine_has_its_time_to_introduce_itself_although_the_clock_is_ahead(skew: float) -> None:
+    rig = Rig(discovered(facts=None, created=NOW - skew))
+    async with rig.running():
+        await elapse(INTRODUCTION_SECONDS - 60)
+        assert rig.names() == [NAME]
+        await elapse(61)
+        assert rig.names() == []
+
+
 async def test_machine_that_never_introduces_itself_is_removed_after_half_an_hour() -> None:
     rig = Rig(discovered(facts=None), discovered(OTHER, "192.0.2.201", facts=None))
     rig.api.put(objects.workflow("w", "Pending", hardware=discovered_name(OTHER)))
@@ -649,6 +690,35 @@ async def test_stranger_with_the_serial_number_of_a_registered_machine_changes_n
         await rig.until(lambda: rig.judged(discovered_name(OTHER)).get("reason") == "DuplicateSerial", within=2)
         await elapse(60)
         assert rig.judged("m1").get("reason") == "NoExpectations"
+
+
+async def test_hundred_strangers_that_claim_to_be_a_registered_machine_cost_it_no_write() -> None:
+    """Each reports the serial number, the UUID, the ports and the BMC of the registered machine."""
+    uuid = "4c4c4544-0035-4710-8052-b7c04f4e3532"
+    card = {"ports": [{"mac": MAC}]}
+    bmc = {"nic": {"ports": [{"mac": "b0:26:28:00:00:01"}]}}
+    facts = {"product": {**FACTS["product"], "uuid": uuid}, "networkInterfaces": [card], "bmc": bmc}
+    rig = Rig(objects.hardware("m1", MAC) | {"status": {"inventory": {"inBand": facts}}})
+    async with rig.running():
+        await rig.until(lambda: rig.judged("m1").get("reason") == "NoExpectations")
+        before = rig.there("m1")["metadata"]["resourceVersion"]
+        strangers = [f"52:54:00:00:01:{number:02x}" for number in range(100)]
+        for number, each in enumerate(strangers):
+            rig.api.put(discovered(each, f"192.0.2.{number + 101}", facts))
+            await elapse(0.1)
+        await rig.until(lambda: all(rig.judged(discovered_name(each)) for each in strangers))
+        await elapse(60)
+        assert {rig.judged(discovered_name(each))["status"] for each in strangers} == {"False"}
+        assert rig.there("m1")["metadata"]["resourceVersion"] == before
+        await rig.api.patch(
+            HARDWARE,
+            discovered_name(strangers[0]),
+            "default",
+            {"metadata": {"annotations": {"tinkerbell.org/approve": "m9"}}},
+        )
+        await elapse(60)
+        assert "m9" not in rig.names()
+        assert [each for each in rig.events() if each.startswith("m1:")] == []
 
 
 async def test_hardware_that_was_not_discovered_keeps_its_labels() -> None:

@@ -14,7 +14,7 @@ from tests.support.objects import hardware
 from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.rules import KERNEL_PARAM
 from tink.api.v1alpha2 import Raw
-from tink.discovery.expected import COLUMNS, MAX_PROBLEMS, ExpectedMachines, read_list, read_table
+from tink.discovery.expected import COLUMNS, MAX_LINES, MAX_PROBLEMS, ExpectedMachines, read_list, read_table
 from tink.discovery.identity import facts_of
 from tink.kubeapi.cel.library.named_formats import FORMATS
 
@@ -175,6 +175,32 @@ def test_problems_of_a_list_in_which_all_lines_are_the_same_are_few() -> None:
     expected.apply(config_map("name,serial\n" + "m1,S1\n" * 10_000))
     assert len(expected.problems) <= 2 * MAX_PROBLEMS
     assert "name m1" in expected.problems[0].text
+
+
+@pytest.mark.parametrize("line", ['"', "x", "m1,NA"], ids=["unreadable", "short", "placeholder"])
+def test_lines_that_cannot_be_used_count_against_the_limit_of_lines(line: str) -> None:
+    table = read_table("name,serial\n" + f"{line}\n" * (3 * MAX_LINES), "list")
+    assert len(table.rows) + len(table.problems) == MAX_LINES + 1
+    assert table.problems[-1].text == f"a list has at most {MAX_LINES} machines"
+
+
+def test_blank_lines_and_comments_do_not_count_against_the_limit_of_lines() -> None:
+    names, problems = read("name,serial\n" + "\n \n# comment\n" * MAX_LINES + "m1,S1\n")
+    assert (names, problems) == (["m1"], [])
+
+
+def test_lists_of_one_namespace_do_not_crowd_out_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tink.discovery.expected.MAX_OF_NAMESPACE", 3)
+    expected = ExpectedMachines()
+    for namespace, rack, count in (("a", "one", 2), ("a", "two", 2), ("b", "one", 2)):
+        lines = "".join(f"m-{rack}-{n},{namespace}{rack}{n}\n" for n in range(count))
+        config = config_map(f"name,serial\n{lines}")
+        config["metadata"] |= {"namespace": namespace, "name": rack}
+        expected.apply(config)
+    assert [str(each.key) for each in expected] == ["a/m-one-0", "a/m-one-1", "a/m-two-0", "b/m-one-0", "b/m-one-1"]
+    assert [(each.source, "at most 3 machines: 1 of this" in each.text) for each in expected.problems] == [
+        ("ConfigMap a/two", True)
+    ]
 
 
 @pytest.mark.parametrize("cell", ["disks", "labels", "mac", "links", "kernel_params"])

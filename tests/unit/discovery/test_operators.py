@@ -109,6 +109,36 @@ async def test_passwords_of_a_list_become_secrets_and_leave_its_text() -> None:
     assert len((await survey(api, None)).missing) == 2
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["m1,S1,Dell, Inc.,root,calvin1", "m1,root,calvin1", 'm1,S1,"Dell,root,calvin1', "m1,S1,root,calvin1"],
+    ids=["too many", "too few", "open quote", "one missing"],
+)
+def test_line_in_which_any_cell_may_be_a_password_is_left_out_and_reported(line: str) -> None:
+    text = f"# rack 7\nname,serial,vendor,BMC Username,BMC Password\n\n{line}\nm2,S2,Dell,root,geheim,\n"
+    prepared = prepare_list("rack.csv", text.encode(), "default")
+    assert "calvin1" not in json.dumps([prepared.config_map, prepared.secrets])
+    assert [(each.key.name, each.bmc_secret) for each in prepared.machines] == [("m2", "m2-bmc")]
+    assert [each.source for each in prepared.problems] == ["rack.csv line 4"]
+    assert not any(secret in prepared.problems[0].text for secret in ("calvin1", "root", "geheim"))
+
+
+def test_problem_of_a_list_with_passwords_names_the_line_of_the_file() -> None:
+    text = "# rack 7\n\nname,serial,BMC Username,BMC Password\nm1,S1,root,x\n# the next one is new\nm2,NA,root,y\n"
+    (problem,) = prepare_list("rack.csv", text.encode(), "default").problems
+    assert problem.source == "rack.csv line 6"
+
+
+async def test_import_keeps_the_other_keys_of_a_secret() -> None:
+    api = api_of(secret())
+    present = api.read(SECRET, "bmc-auth") | {"data": {"username": "", "password": "", "ca.crt": "eA=="}}
+    present |= {"type": "Opaque", "metadata": {"name": "m1-bmc", "namespace": "default"}}
+    api.put(present)
+    await store_list(api, prepare_list("rack.csv", LIST.encode(), "default"))
+    assert api.read(SECRET, "m1-bmc")["data"]["ca.crt"] == "eA=="
+    assert base64.b64decode(api.read(SECRET, "m1-bmc")["data"]["username"]) == b"root"
+
+
 async def test_list_is_replaced_and_no_other_configmap_is() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "site", "namespace": "default"}, "data": {}}
     api = api_of(other)

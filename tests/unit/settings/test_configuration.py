@@ -306,6 +306,8 @@ def obstacles_of(options: Mapping[str, Any], role: str = "up", **host: Any) -> l
 
 
 OSIE = "--default-osie a/hook --dhcp-mode auto-proxy"
+RULE = "--discover range=10.7.0.100-10.7.0.199/24,osie=a/hook"
+OVERLAPPING = "--discover range=10.7.0.150-10.7.0.220/24,osie=a/hook"
 
 
 @pytest.mark.parametrize("role", ["up", "edge", "controller", "server", "apiserver", "metal3-webhook", "metal3"])
@@ -348,6 +350,12 @@ def test_defaults_have_no_contradictions(role: str) -> None:
         ("controller", "--webhook-url http://a", ("webhook-url",), "must be https://HOST:PORT"),
         ("controller", "--webhook-url https://a --webhook-service a/b", ("webhook-url", "webhook-service"), "not both"),
         ("controller", "--webhook-service a", ("webhook-service",), "must be NAMESPACE/NAME"),
+        ("up", f"{RULE} --dhcp-mode proxy", ("discover", "dhcp-mode"), "--dhcp-mode proxy assigns no addresses"),
+        ("edge", f"{RULE} --dhcp-mode off", ("discover", "dhcp-mode"), "use --dhcp-mode reservation"),
+        ("up", f"{RULE} --disable dhcp", ("discover", "dhcp-mode"), "DHCP is disabled here"),
+        ("edge", f"{RULE} --hardware-selector rack=7", ("discover", "hardware-selector"), "would not have"),
+        ("edge", f"{RULE} --namespaces b,c", ("discover", "namespaces"), "add a to --namespaces"),
+        ("up", f"{RULE} {OVERLAPPING}", ("discover",), "overlap: give each rule a range of its own"),
     ],
 )
 def test_contradiction_is_an_error_with_its_options_and_the_remedy(
@@ -372,6 +380,8 @@ def test_contradiction_is_an_error_with_its_options_and_the_remedy(
         ("up", "--interface lo --grpc-address 10.0.0.9 --http-port 42113"),
         ("controller", "--metrics-address none --health-address 7091"),
         ("edge", f"{OSIE} --namespaces b,a"),
+        ("edge", f"{RULE} --namespaces b,a"),
+        ("up", f"{RULE} {OVERLAPPING.replace('0.150-10.7.0.220', '1.100-10.7.1.199')}"),
     ],
 )
 def test_similar_but_compatible_settings_are_accepted(role: str, words: str) -> None:
