@@ -32,6 +32,7 @@ from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.controller import WorkflowController
+from tink.discovery.admission import read_rule
 from tink.kube.cache.informer import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
@@ -651,6 +652,8 @@ tinkedge_workflow_transitions_total tinkedge_workflows
 tinkedge_bmc_connections tinkedge_bmc_contactable tinkedge_bmc_leads tinkedge_bmc_machines tinkedge_bmc_polls_total
 tinkedge_bmc_boots_total tinkedge_bmc_refused_logins_total tinkedge_bmc_running_boots tinkedge_bmc_running_tasks
 tinkedge_bmc_tasks_total tinkedge_bmc_waits_for_rufio
+tinkedge_discovery_admitted_total tinkedge_discovery_errors_total tinkedge_discovery_free_addresses
+tinkedge_discovery_not_admitted_total tinkedge_discovery_waiting
 tinkedge_discovery_approved_total tinkedge_discovery_as_expected tinkedge_discovery_expected_machines
 tinkedge_discovery_expired_total tinkedge_discovery_hardware tinkedge_discovery_list_problems
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
@@ -690,6 +693,7 @@ async def test_every_metric_keeps_its_name_and_is_documented(make: Make) -> None
         "peers": ("127.0.0.99:7080",),
         "upstream_edge": "127.0.0.98:7080",
         "otlp_endpoint": "http://127.0.0.1:9",
+        "discover": (read_rule("range=192.0.2.10-192.0.2.20/24,osie=default/hook"),),
     }
     stack = make(*services, leader_elect=True, server=server, server_apart=True, **edge)
     await stack.start()
