@@ -228,17 +228,20 @@ def test_webhooks_match_those_that_the_controller_registers(objects: dict[str, O
 def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, objects: dict[str, Objects]) -> None:
     policies = {name: objects[name].names("ValidatingAdmissionPolicy") for name in SETS}
     registration = "tinkedge-webhook-registration.tinkedge"
-    assert policies["default"] == policies["service"] == {registration}
-    assert policies["edges"] == {registration, "tinkedge-edge-peers.tinkedge"}
-    assert policies["everything"] == {
-        registration,
+    always = {registration, "tinkedge-server-inventory.tinkedge"}
+    assert policies["default"] == policies["service"] == always
+    assert policies["edges"] == always | {"tinkedge-edge-peers.tinkedge"}
+    assert policies["everything"] == always | {
         "tinkedge-server-attributes.tinkedge",
         "tinkedge-bmc-netboot.tinkedge",
         "tinkedge-metal3-webhook.tinkedge",
+        "tinkedge-discovery.tinkedge",
+        "tinkedge-discovery-delete.tinkedge",
+        "tinkedge-edge-discovery.tinkedge",
     }
     without = helm.template("--set", "controller.webhooks.enabled=false")
-    assert "kind: ValidatingAdmissionPolicy" not in without
-    assert "admissionregistration" not in without, "nor the rights"
+    assert registration not in without
+    assert "validatingwebhookconfigurations" not in without, "nor the rights"
     account = "system:serviceaccount:tinkedge:somebody"
     policy = objects["everything"].one("ValidatingAdmissionPolicy", registration)
     assert policy["spec"]["matchConditions"][0]["expression"] == f'request.userInfo.username == "{account}"'
