@@ -66,3 +66,8 @@ def component_order(component: Mapping[str, Any]) -> list[tuple[int, str]]:
     place = " ".join(str(component.get(name, "")) for name in names)
     parts = re.split(r"([0-9]{1,9})", f"{place} {sorted(component.items(), key=itemgetter(0))}")
     return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]
+
+
+def disk_size(size: float) -> str:
+    """Return a size in bytes as the manufacturer of a disk writes it: 480 GB, 3.84 TB."""
+    return f"{size / 1e12:.3g} TB" if size >= 1e12 else f"{size / 1e9:.3g} GB"

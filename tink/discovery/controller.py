@@ -1,4 +1,4 @@
-"""The discovery controller: judges machines, approves discovered ones, and removes those that are not needed.
+"""The discovery controller: judges machines, approves discovered ones, and deletes discovered Hardware without a use.
 
 For each Hardware with an inventory it writes the condition AsExpected (`tink.discovery.verdict`), and an Event when the
 condition turns False or changes its reason. On discovered Hardware, and on approved ones, it keeps the labels of their

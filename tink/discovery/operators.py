@@ -1,8 +1,9 @@
-"""Discovery for operators: `tinkedge discover`, over the API alone.
+"""Discovery for operators: the work of `tinkedge discover`.
 
 `survey` reads Hardware and the lists of expected machines. `approve` sets the annotation that
 `tink.discovery.controller` acts on. `store_list` stores a list, and its passwords as Secrets. `adopt` records a machine
-that is in use already: its Hardware has no address and permits no netboot, so nothing of the machine changes.
+that is in use already: its Hardware has no address and permits no netboot, so nothing of the machine changes. All of it
+goes through the API; `adopt` also reads a BMC.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tink.api.annotations import APPROVE_ANNOTATION, AUTO_DISCOVERED_LABEL, EXPECTED_MACHINES_LABEL
-from tink.api.inventory import mac_address
+from tink.api.inventory import disk_size, mac_address
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, connection_of
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
@@ -142,13 +143,11 @@ def _disks(inventory: Raw) -> Iterator[str]:
     for each in inventory.get("blockDevices") or ():
         disk = as_mapping(each)
         size = int(disk.get("sizeBytes") or 0)
-        yield " ".join(filter(None, (str(disk.get("name") or ""), _decimal(size), str(disk.get("driveType") or ""))))
-
-
-def _decimal(size: int) -> str:
-    """Return a size of a disk as its manufacturer writes it."""
-    unit, name = (1e12, "TB") if size >= 1e12 else (1e9, "GB")
-    return f"{size / unit:.3g} {name}" if size else ""
+        yield " ".join(
+            filter(
+                None, (str(disk.get("name") or ""), disk_size(size) if size else "", str(disk.get("driveType") or ""))
+            )
+        )
 
 
 # --- approval ---------------------------------------------------------------------------------------------------------
@@ -171,7 +170,9 @@ async def approve(
     try:
         hardware = await client.get(HARDWARE, key.name, key.namespace)
     except NotFoundError:
-        raise DiscoveryError(f"there is no Hardware {key}; `tinkedge discover list` shows those that wait") from None
+        raise DiscoveryError(
+            f"there is no Hardware {key}; `tinkedge discover list` shows the discovered machines"
+        ) from None
     if not is_discovered(hardware):
         raise DiscoveryError(f"Hardware {key} does not wait for an approval: it has no label {AUTO_DISCOVERED_LABEL}")
     target = NamespacedName(key.namespace, name or key.name)
@@ -217,11 +218,12 @@ async def _why_not(client: KubeClient, key: NamespacedName, waited: float) -> st
 # --- adoption ---------------------------------------------------------------------------------------------------------
 
 
-def adopted_hardware(key: NamespacedName, macs: tuple[str, ...], bmc: str = "") -> Raw:
+def adopted_hardware(key: NamespacedName, attributes: Raw, bmc: str = "") -> Raw:
     """Return the Hardware of a machine that is in use: without an address and without netboot. `bmc` names its Machine.
 
-    Raises DiscoveryError if there is no MAC address.
+    `attributes` is its inventory. Raises DiscoveryError if that has no MAC address.
     """
+    macs = dict.fromkeys(mac for port in ports_of(attributes) if (mac := mac_address(port.get("mac"))))
     if not macs:
         raise DiscoveryError(f"Hardware {key}: the inventory has no MAC address, so nothing identifies the machine")
     spec: Raw = {"networkInterfaces": {mac: {"disableNetboot": True} for mac in macs}}
@@ -240,19 +242,22 @@ async def adopt_by_inventory(client: KubeClient, key: NamespacedName, content: b
 
     Raises DiscoveryError, ApiError.
     """
+    if len(content) > MAX_REPORT_BYTES:
+        raise DiscoveryError(f"Hardware {key}: the inventory has more than {MAX_REPORT_BYTES} bytes")
     try:
-        attributes = read_report(content[: MAX_REPORT_BYTES + 1]).attributes
+        attributes = read_report(content).attributes
     except UnreadableReportError as error:
         raise DiscoveryError(
             f"Hardware {key}: {error}; give the output of `tinkedge agent --print-inventory`"
         ) from error
-    macs = tuple(dict.fromkeys(mac for port in ports_of(attributes) if (mac := mac_address(port.get("mac")))))
-    await _create(client, adopted_hardware(key, macs))
+    hardware = adopted_hardware(key, attributes)
+    await _create(client, hardware)
     attributes |= {"collectionMethod": CollectionMethod.AGENT.value, "lastUpdated": rfc3339(time.time())}
     await client.patch(
         HARDWARE, key.name, key.namespace, {"status": {"inventory": {"inBand": attributes}}}, subresource="status"
     )
-    return f"Hardware {key} is recorded, with {len(macs)} network ports; it gets no address and boots from its disk"
+    count = len(hardware["spec"]["networkInterfaces"])
+    return f"Hardware {key} is recorded, with {count} network ports; it gets no address and boots from its disk"
 
 
 async def adopt_by_bmc(
@@ -279,8 +284,9 @@ async def adopt_by_bmc(
             attributes = await session.read_inventory()
     except BmcError as error:
         raise DiscoveryError(f"the BMC {printable(host)}: {error.cause.value}: {error}") from error
-    macs = tuple(dict.fromkeys(mac for port in ports_of(attributes) if (mac := mac_address(port.get("mac")))))
-    hardware = adopted_hardware(key, macs, bmc=key.name)
+    hardware = adopted_hardware(key, attributes, bmc=key.name)
+    if await _exists(client, key):  # else the Machine would be left behind
+        raise DiscoveryError(f"Hardware {key} exists already: give another name")
     await _create(client, machine)
     await _create(client, hardware)
     return f"Hardware {key} and Machine {key} are recorded; BMC control reads the power and the inventory"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tink.api.bounds import MAX_INVENTORY_ITEMS
-from tink.api.inventory import clean_text, mac_address, serial_number
+from tink.api.inventory import clean_text, disk_size, mac_address, serial_number
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.discovery.expected import ExpectedMachines, Match
 from tink.discovery.identity import (
@@ -409,7 +409,7 @@ def _disks(facts: MachineFacts, line: ExpectedMachine) -> Iterator[_Finding]:
             continue
         rest = [each for each in rest if each is not other]
         found = f"disk {clean_text(other.get('name'), other.get('serialNumber')) or 'without a name'}"
-        text = f"{found} has {_decimal(_size(other))}, expected {_described(disk)} ({line.source})"
+        text = f"{found} has {disk_size(_size(other))}, expected {_described(disk)} ({line.source})"
         yield VerdictReason.DISK_SIZE, f"{text}: replace it, or correct the line"
     for disk in dict.fromkeys(missing):
         count, of = missing.count(disk), wanted.count(disk)
@@ -461,7 +461,7 @@ def _lacking(wanted: list[ExpectedDisk], devices: list[Raw]) -> tuple[list[Expec
 
 
 def _described(disk: ExpectedDisk) -> str:
-    return f"{_decimal(disk.size_bytes)}{f' ({disk.type})' if disk.type else ''}"
+    return f"{disk_size(disk.size_bytes)}{f' ({disk.type})' if disk.type else ''}"
 
 
 def _size(device: Raw) -> float:
@@ -480,11 +480,6 @@ def _has_type(device: Raw, kind: str) -> bool:
 
 def _has_size(device: Raw, size: int) -> bool:
     return _MIN_SIZE * size <= _size(device) <= _MAX_SIZE * size
-
-
-def _decimal(size: float) -> str:
-    """Return a size as the manufacturer of a disk writes it."""
-    return f"{size / 1e12:.3g} TB" if size >= 1e12 else f"{size / 1e9:.3g} GB"
 
 
 def _spec(facts: MachineFacts, line: ExpectedMachine | None) -> Iterator[_Finding]:

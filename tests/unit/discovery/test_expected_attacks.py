@@ -1,4 +1,4 @@
-"""Lists of expected machines that a spreadsheet has damaged, or that somebody has made to do harm."""
+"""Lists of expected machines that a spreadsheet has damaged, or that an attacker has made."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ async def test_adopted_machine_has_no_address_and_permits_no_netboot() -> None:
         await adopt_by_inventory(api, NamespacedName("default", "db1"), content)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"product": {"serialNumber": "S1"}}'])
-async def test_inventory_that_identifies_no_machine_is_refused(content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"product": {"serialNumber": "S1"}}', b" " * 300_000])
+async def test_inventory_that_identifies_no_machine_or_is_too_large_is_refused(content: bytes) -> None:
     with pytest.raises(DiscoveryError):
         await adopt_by_inventory(api_of(), NamespacedName("default", "db1"), content)
 
@@ -194,3 +194,7 @@ async def test_machine_is_adopted_by_its_bmc_which_is_only_read() -> None:
     assert api.read(MACHINE, "db1")["spec"]["connection"]["authSecretRef"]["name"] == "bmc-auth"
     assert api.read(HARDWARE, "db1")["spec"]["bmcRef"] == {"name": "db1"}
     assert bmc.resets == []
+    taken = api_of(secret(), api.read(HARDWARE, "db1"))
+    with pytest.raises(DiscoveryError, match="Hardware default/db1 exists already"):
+        await adopt_by_bmc(taken, NamespacedName("default", "db1"), HOST, "bmc-auth", clients={"redfish": client})
+    assert taken.read(MACHINE, "db1") is None, "no Machine is left behind"

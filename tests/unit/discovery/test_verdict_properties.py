@@ -174,7 +174,7 @@ _JSON = st.recursive(
 
 @given(st.data())
 def test_inventory_of_any_shape_gives_a_verdict_in_one_printable_line(data: st.DataObject) -> None:
-    """Old objects, and objects that somebody has written by hand, are not what the schema asks for."""
+    """Old objects, and objects that were written by hand, are not what the schema asks for."""
     site = Site(2)
 
     def spoiled(value: Any) -> Any:
