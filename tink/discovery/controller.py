@@ -112,6 +112,9 @@ _OBSTACLE_SECONDS: Final = 30.0
 """Time between two attempts to create a Hardware whose name another one has taken. A deletion of that is noticed."""
 _MIN_EXPIRY_SECONDS: Final = 1.0
 """Shortest time until an expiry is looked at again, because timers are inexact."""
+_SAME_BOOT_SECONDS: Final = 30.0
+"""Maximum time by which a boot may seem later than the approval in the same boot: `creationTimestamp` has no fractions
+of a second, and the clock of the edge, which reports the boot, may be ahead of the API's."""
 _INDEX_BATCH: Final = 50
 """Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
@@ -645,7 +648,10 @@ def _other_finalizers(hardware: Raw) -> list[str]:
 
 
 def _has_booted(hardware: Raw) -> bool:
-    """Return True if the machine has booted since its Hardware was created."""
+    """Return True if the machine has booted since its Hardware was created.
+
+    The boot in which the machine was approved does not count, though its time may seem to be a little later.
+    """
     booted = parse_timestamp(as_mapping(as_mapping(hardware.get("status")).get("lastBoot")).get("at"))
     created = parse_timestamp(hardware["metadata"].get("creationTimestamp"))
-    return booted is not None and created is not None and booted > created
+    return booted is not None and created is not None and booted > created + _SAME_BOOT_SECONDS

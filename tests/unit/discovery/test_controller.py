@@ -24,6 +24,7 @@ from tink.kube.resources import CONFIG_MAP, EVENT, HARDWARE, LEASE, MACHINE, WOR
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.timestamps import rfc3339
 from tink.webhooks.admission import ReviewPlugin
+from tink.workflow.status import parse_timestamp
 
 pytestmark = [pytest.mark.looptime, pytest.mark.long]
 
@@ -748,6 +749,11 @@ async def test_address_of_the_discovery_is_removed_at_the_next_boot() -> None:
         rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": rfc3339(NOW - 60)}})
         await elapse(60)
         assert rig.there("m1")["metadata"]["annotations"][DISCOVERY_ADDRESS_ANNOTATION] == "192.0.2.200"
+        # The edge writes the boot in which the machine was approved after the approval, with a clock that is ahead.
+        created = parse_timestamp(rig.there("m1")["metadata"]["creationTimestamp"])
+        rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": rfc3339(created + 5, "milliseconds")}})
+        await elapse(1)
+        assert DISCOVERY_ADDRESS_ANNOTATION in rig.there("m1")["metadata"]["annotations"]
         rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": rfc3339(rig.now())}})
         await elapse(1)
         assert DISCOVERY_ADDRESS_ANNOTATION not in rig.there("m1")["metadata"]["annotations"]
