@@ -188,7 +188,8 @@ class Resource:
     @cached_property
     def fields(self) -> FieldManager:
         """The manager of field owners, made on first use."""
-        by_webhook = self.conversion is not None and self.conversion.by_webhook
+        rule = self.conversion
+        by_webhook = rule is not None and rule.by_webhook
         return FieldManager(
             root_schema(self.openapi),
             self.api_version,
@@ -196,6 +197,7 @@ class Resource:
             kind=self.kind,
             blank=None if self.custom else BLANK.get((self.group, self.kind)),
             others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
+            convert=rule.here if rule is not None else None,
         )
 
     @property
