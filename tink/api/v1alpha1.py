@@ -39,8 +39,8 @@ MAX_TEMPLATE_BYTES = 192 * 1024
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
-INT32: JsonDict = {"format": "int32"}
-URI: JsonDict = {"format": "uri"}
+_INT32: JsonDict = {"format": "int32"}
+_URI: JsonDict = {"format": "uri"}
 
 
 def _served(description: str, *, extra: JsonDict | None = None, **field: Any) -> Any:
@@ -236,7 +236,7 @@ class Isoboot(OldModel):
     source_iso: str | None = _ignored(
         "URL of the ISO image that is patched for the machine. tinkedge makes the machine's boot medium itself.",
         alias="sourceISO",
-        extra=URI,
+        extra=_URI,
     )
 
 
@@ -404,7 +404,7 @@ class ComponentHealth(OldModel):
 
     health: str | None = optional("Health of the component.")
     state: str | None = optional("State of the component.")
-    post_code: int | None = optional("Last code of the power-on self-test.", extra=INT32)
+    post_code: int | None = optional("Last code of the power-on self-test.", extra=_INT32)
     post_code_status: str | None = optional("Meaning of that code.")
 
 
@@ -424,17 +424,17 @@ class CPUSocket(FirmwareComponent):
     """A processor."""
 
     slot: str | None = optional("Socket of the processor.")
-    cores: int | None = optional("Number of cores.", extra=INT32)
-    threads: int | None = optional("Number of threads.", extra=INT32)
-    clock_speed_mhz: int | None = optional("Clock speed in MHz.", alias="clockSpeedMHz", extra=INT32)
+    cores: int | None = optional("Number of cores.", extra=_INT32)
+    threads: int | None = optional("Number of threads.", extra=_INT32)
+    clock_speed_mhz: int | None = optional("Clock speed in MHz.", alias="clockSpeedMHz", extra=_INT32)
     capabilities: list[str] | None = optional("Features of the processor.")
 
 
 class CPU(OldModel):
     """The processors of a machine."""
 
-    total_cores: int | None = optional("Number of cores of all processors.", extra=INT32)
-    total_threads: int | None = optional("Number of threads of all processors.", extra=INT32)
+    total_cores: int | None = optional("Number of cores of all processors.", extra=_INT32)
+    total_threads: int | None = optional("Number of threads of all processors.", extra=_INT32)
     sockets: list[CPUSocket] | None = optional("The processors.")
 
 
@@ -444,7 +444,7 @@ class MemoryModule(FirmwareComponent):
     slot: str | None = optional("Slot of the module.")
     part_number: str | None = optional("Part number of the module.")
     size_bytes: int | None = optional("Size in bytes.")
-    speed_mhz: int | None = optional("Speed in MHz.", alias="speedMHz", extra=INT32)
+    speed_mhz: int | None = optional("Speed in MHz.", alias="speedMHz", extra=_INT32)
     form_factor: str | None = optional("Form of the module.")
 
 
@@ -473,8 +473,8 @@ class AttributesPort(OldModel):
 
     port_id: str | None = optional("Name of the port on the BMC.", alias="portID")
     mac: str | None = optional("MAC address of the port.")
-    speed_mbps: int | None = optional("Speed in Mbit/s.", extra=INT32)
-    mtu: int | None = optional("MTU in bytes.", extra=INT32)
+    speed_mbps: int | None = optional("Speed in Mbit/s.", extra=_INT32)
+    mtu: int | None = optional("MTU in bytes.", extra=_INT32)
     link_status: str | None = optional("Link of the port.")
     enabled_capabilities: list[str] | None = optional("Offloads and features that are on.")
 
@@ -631,8 +631,10 @@ class HardwareStatus(OldModel):
 class OldHardware(OldResource):
     """A machine that can execute Workflows, in the version v1alpha1 of Tinkerbell.
 
-    The description of each field ends with its use. Served: it has its effect. Kept: it is stored and returned, without
-    an effect. Ignored: the same, of a field that upstream uses; status.v1alpha2 has the condition Misconfigured.
+    The description of each field ends with its use.
+    Served: the field has its effect.
+    Kept: the field is stored and returned, and has no effect.
+    Ignored: the same, but upstream uses the field. So status.v1alpha2 has the condition Misconfigured.
     """
 
     kind: str = "Hardware"
@@ -719,7 +721,7 @@ class BootOptions(OldModel):
     toggle_allow_netboot: bool | None = _served(
         "True: permit netbooting on all interfaces before the Workflow, and forbid it after its end."
     )
-    iso_url: str | None = _served("URL of the ISO image for isoboot.", alias="isoURL", extra=URI)
+    iso_url: str | None = _served("URL of the ISO image for isoboot.", alias="isoURL", extra=_URI)
     boot_mode: Literal["netboot", "isoboot", "iso", "customboot"] | None = _served(
         "How the BMC boots the machine. iso is the old name of isoboot."
     )
@@ -730,11 +732,8 @@ class WorkflowSpec(OldModel):
     """The Template to run, and the Hardware to run it on."""
 
     disabled: bool | None = _served("True: the Workflow is held until this is false.")
-    template_ref: str | None = _served("Name of the Template.")
-    hardware_ref: str | None = _served(
-        "Name of the Hardware. Without one, the Workflow does not start, and the annotation "
-        "tinkerbell.org/v1alpha1-incomplete names the field."
-    )
+    template_ref: str | None = _served("Name of the Template. Without one, the Workflow does not start.")
+    hardware_ref: str | None = _served("Name of the Hardware. Without one, the Workflow does not start.")
     hardware_map: dict[str, str] | None = _served("Values for the Template, by name, such as device_1: its address.")
     boot_options: BootOptions | None = _served("How the machine is made to boot before the Workflow.")
 
