@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
 
 KINDS: Final[dict[str, Kind]] = {}
 """The kinds that both versions have."""
+DEFINITIONS: Final = tuple(f"{plural}.{GROUP}" for plural in ("hardware", "templates", "workflows"))
+"""The names of their CustomResourceDefinitions."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in a message."""
 
@@ -47,11 +49,26 @@ def convert(obj: Raw, api_version: str) -> Raw:
     return dict(obj) if source == api_version else translate(obj, found, api_version)
 
 
+def restore(new: Raw, old: Raw) -> None:
+    """Add to the body `new` of an update, in place, what its version can't hold of the stored object `old`.
+
+    Both objects are in one version. A client of v1alpha1 that replaces an object does not know the annotation with the
+    fields of v1alpha2, and must not remove them. A client that sends the annotation decides itself.
+    """
+    kept = as_mapping(as_mapping(old.get("metadata")).get("annotations")).get(NEW_ANNOTATION)
+    if new.get("apiVersion") != OLD or kept is None or not isinstance(new.get("metadata"), dict):
+        return
+    annotations = new["metadata"].get("annotations")
+    annotations = annotations if isinstance(annotations, dict) else {}
+    new["metadata"]["annotations"] = {NEW_ANNOTATION: kept, **annotations}
+
+
 def _shown(value: object) -> str:
     return repr(value)[:_MAX_SHOWN]
 
 
 __all__ = [
+    "DEFINITIONS",
     "INCOMPLETE_ANNOTATION",
     "NEW",
     "NEW_ANNOTATION",
@@ -60,4 +77,5 @@ __all__ = [
     "ConversionError",
     "Kind",
     "convert",
+    "restore",
 ]
