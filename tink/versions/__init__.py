@@ -17,9 +17,10 @@ from typing import Final
 
 from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
+from tink.versions.hardware import HARDWARE
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
 
-KINDS: Final[dict[str, Kind]] = {}
+KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE}
 """The kinds that both versions have."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in a message."""
