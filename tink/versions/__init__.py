@@ -17,9 +17,10 @@ from typing import Final
 
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
+from tink.versions.hardware import HARDWARE
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
 
-KINDS: Final[dict[str, Kind]] = {}
+KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE}
 """The kinds that both versions have."""
 DEFINITIONS: Final = tuple(f"{plural}.{GROUP}" for plural in ("hardware", "templates", "workflows"))
 """The names of their CustomResourceDefinitions."""

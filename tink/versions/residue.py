@@ -164,8 +164,11 @@ def _order(wanted: Any, items: Raw) -> list[str]:
 
 
 def difference(truth: Raw, guess: Raw, structure: Structure) -> list[Entry]:
-    """Return the entries that make `guess` equal to `truth`, sorted by path. Both are opened views of a structure."""
-    entries = list(_differences(truth, guess, structure, ()))
+    """Return the entries that make `guess` equal to `truth`, sorted by path. Both are opened views of a structure.
+
+    The order of a keyed list is always among them: items that are added later must not come between.
+    """
+    entries = [*_differences(truth, guess, structure, ()), *_orders(truth, structure, ())]
     entries.sort(key=lambda entry: entry["path"])
     return entries
 
@@ -173,7 +176,7 @@ def difference(truth: Raw, guess: Raw, structure: Structure) -> list[Entry]:
 def _differences(truth: Raw, guess: Raw, structure: Structure, path: tuple[str, ...]) -> Iterator[Entry]:
     for key in guess | truth:
         before, after = guess.get(key, MISSING), truth.get(key, MISSING)
-        if same(before, after):
+        if same(before, after) or (structure.key is not None and key == ORDER and _is_order(after)):
             continue
         child, at = structure.child(key), (*path, key)
         are_mappings = isinstance(before, dict) and isinstance(after, dict)
@@ -188,6 +191,19 @@ def _differences(truth: Raw, guess: Raw, structure: Structure, path: tuple[str, 
             yield from _differences(after, before, child, at)
         else:
             yield _entry(at, before, after)
+
+
+def _orders(truth: Any, structure: Structure, path: tuple[str, ...]) -> Iterator[Entry]:
+    if not isinstance(truth, dict):
+        return
+    if structure.key is not None and _is_order(truth.get(ORDER)):
+        yield _entry((*path, ORDER), MISSING, truth[ORDER])
+    for name, child in structure.fields.items():
+        yield from _orders(truth.get(name), child, (*path, name))
+
+
+def _is_order(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
 
 
 def _is_collection(value: Any) -> bool:
@@ -367,10 +383,10 @@ def encode(entries: list[Entry]) -> str:
     The text depends on nothing but the entries. It is empty if they cannot be written as JSON (too deep).
     """
     try:
-        plain = orjson.dumps(entries)
+        plain = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer of more than 64 bits
         try:
-            plain = json.dumps(entries, separators=(",", ":")).encode()
+            plain = json.dumps(entries, separators=(",", ":"), sort_keys=True).encode()
         except (RecursionError, ValueError, TypeError):
             return ""
     if len(plain) <= MAX_PLAIN_BYTES:
@@ -439,7 +455,8 @@ class Kind:
     json_annotations: frozenset[str] = frozenset()
     """Those of them that are mappings in a v1alpha2 view if their text is canonical JSON (`canonical`)."""
     without_defaults: Callable[[Raw], Raw] = lambda view: view
-    """Returns a v1alpha2 view without the fields that have v1alpha2's default. The API adds them after a conversion."""
+    """Returns a v1alpha2 view without the fields that have v1alpha2's default. The API adds them after a conversion, so
+    `up` leaves them out, too."""
 
 
 _OWN_ANNOTATIONS: Final = frozenset({OLD_ANNOTATION, NEW_ANNOTATION, INCOMPLETE_ANNOTATION})
@@ -460,8 +477,7 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
         residue = annotations.pop(OLD_ANNOTATION, None)
         view = _view(obj, annotations, kind, kind.json_annotations)
         made = _merged(kind.down(view, metadata), residue, kind.old)
-        again = kind.without_defaults(kind.up(made, metadata))
-        left = _residue(kind.without_defaults(view), again, kind.new)
+        left = _residue(kind.without_defaults(view), kind.up(made, metadata), kind.new)
         status, name = kind.down_status(obj), NEW_ANNOTATION
     for key, value in (("spec", made.get("spec", MISSING)), ("status", status)):
         if value is MISSING:
@@ -469,7 +485,8 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
         else:
             result[key] = value
     kept = {key: value for key, value in annotations.items() if not _is_managed(key, kind)}
-    kept |= {key: _annotation_text(value) for key, value in as_mapping(made.get("annotations")).items()}
+    for key, value in as_mapping(made.get("annotations")).items():
+        kept[key] = _annotation_text(value) if key in kind.json_annotations else value
     if left:
         kept[name] = left
     _set_annotations(result, kept, made.get(_PLACE))
@@ -517,7 +534,12 @@ def canonical(text: Any) -> Any:
 
 
 def _annotation_text(value: Any) -> Any:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(value, sort_keys=True)
 
 
 def _merged(made: Raw, residue: Any, structure: Structure) -> Raw:
