@@ -1,1 +1,63 @@
-"""Placeholder."""
+"""Convert objects between tinkerbell.org/v1alpha1 and v1alpha2 while both are served.
+
+The API stores v1alpha2. A client of v1alpha1, such as Cluster API's provider (CAPT), reads and writes the same objects
+in its version. Each of its writes converts the stored object to v1alpha1, changes that, and converts it back, so the
+conversion loses nothing in either direction: a change of one field must not move another one.
+
+`hardware` maps the fields of a Hardware. `residue` keeps what the other version has no place for, in an annotation, and
+explains how. What one version requires and the other one lacks is filled in and marked (INCOMPLETE_ANNOTATION).
+
+Pure: no clock, no look-ups, no validation, and no exception for an object of a known kind and version, because one
+object that fails would break each list of all objects.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
+from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
+
+KINDS: Final[dict[str, Kind]] = {}
+"""The kinds that both versions have."""
+_MAX_SHOWN: Final = 80
+"""Characters of a value in a message."""
+
+
+class ConversionError(TinkedgeError):
+    """The object has another kind, or one of the two versions is neither v1alpha1 nor v1alpha2."""
+
+
+def convert(obj: Raw, api_version: str) -> Raw:
+    """Return an object of one version in the version `api_version`; OLD and NEW are the versions.
+
+    The spec, the status, and annotations differ from the object's. The object is not changed; unchanged parts are
+    shared. Fields that the target version does not know are left out. No field of the object is required.
+
+    Raises ConversionError for another kind or version.
+    """
+    source, kind = obj.get("apiVersion"), obj.get("kind")
+    found = KINDS.get(kind) if isinstance(kind, str) else None
+    if found is None:
+        raise ConversionError(f"no conversion of the kind {_shown(kind)}: there are {', '.join(sorted(KINDS))}")
+    for each in (source, api_version):
+        if each not in (OLD, NEW):
+            raise ConversionError(f"no conversion of a {kind} from {_shown(source)} to {_shown(api_version)}")
+    return dict(obj) if source == api_version else translate(obj, found, api_version)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_MAX_SHOWN]
+
+
+__all__ = [
+    "INCOMPLETE_ANNOTATION",
+    "NEW",
+    "NEW_ANNOTATION",
+    "OLD",
+    "OLD_ANNOTATION",
+    "ConversionError",
+    "Kind",
+    "convert",
+]
