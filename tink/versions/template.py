@@ -8,7 +8,8 @@ the text of the v1alpha1 view is made of them.
 
 The actions beside a text are for people: `tinkedge convert` makes them (`tink.convert.v1alpha1`), as far as it can.
 Where it refuses a text, the object has one placeholder action, whose name and image say so, and INCOMPLETE_ANNOTATION
-has the reason. A text of more than MAX_SHOWN_CHARACTERS has the placeholder as well: to show its actions takes too long.
+has the reason. A text of more than MAX_SHOWN_CHARACTERS has the placeholder as well, because the conversion takes too
+long.
 """
 
 from __future__ import annotations
@@ -114,6 +115,10 @@ def _digest(spec: Any) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 # --- v1alpha1 to v1alpha2 ---------------------------------------------------------------------------------------------
 
 
@@ -191,7 +196,7 @@ class _Dumper(yaml.CSafeDumper):
 def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
     text = _EXPRESSION.sub(_old_expression, text)
     # YAML would double the quotes of an expression in a scalar with single quotes, and escape those with double ones.
-    literal = "{{" in text and ("'" in text or '"' in text) or "\n" in text
+    literal = "\n" in text or ("{{" in text and ("'" in text or '"' in text))
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if literal else None)
 
 
@@ -217,7 +222,7 @@ def _written(spec: Any) -> str | None:
 
 def _header(text: str) -> str:
     """Return the first line of a text that is made of v1alpha2's actions."""
-    return _HEADER + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return _HEADER + _hash(text)
 
 
 def _shared(fields: Raw) -> Raw:
@@ -258,4 +263,10 @@ def _down_status(obj: Raw) -> Any:
     return {"v1alpha2": obj["status"]} if "status" in obj else MISSING
 
 
-KIND: Final = Kind(up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_ANNOTATION}))
+def _text_hash(view: Raw) -> str:
+    """Return a hash of the text of a v1alpha1 view. Actions of v1alpha2 never mix with those of a new text."""
+    text = as_mapping(view.get("spec")).get("data")
+    return _hash(text) if isinstance(text, str) else ""
+
+
+KIND: Final = Kind(up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_ANNOTATION}), guard=_text_hash)

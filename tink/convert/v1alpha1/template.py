@@ -150,9 +150,9 @@ class _Conversion:
                 else "there is no task",
             )
             return {}
-        return self._task(tasks[0], {metadata["name"], name})
+        return self._task(tasks[0], (metadata["name"], name))
 
-    def _task(self, task: Fields, names: set[Any]) -> Raw:
+    def _task(self, task: Fields, names: tuple[Any, ...]) -> Raw:
         name = task.take("name")
         if name is not None and name not in names:
             task.changed("name", "the Template itself is the task now: the name is dropped")
@@ -163,9 +163,11 @@ class _Conversion:
         actions = task.each("actions") if self._is(task, "actions", list, "a list") else []
         for index, action in enumerate(actions):
             result["actions"].append(self._action(action, last=index == len(actions) - 1))
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for action in actions:
             name = action.peek("name")
+            if not isinstance(name, str):
+                continue  # reported by _action_name
             if name in seen:
                 action.error("name", f"another action has this name, too: {name}")
             seen.add(name)
