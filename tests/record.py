@@ -32,6 +32,7 @@ from tests.unit.kubeapi.apiserver.data import record_documents
 from tests.unit.kubeapi.apiserver.managed_fields import record as managed_fields
 from tests.unit.kubeapi.cel.oracle import record as cel
 from tests.unit.kubeapi.schema.data import record as schema
+from tests.unit.versions import rendering
 
 TESTS = Path(__file__).parent
 APISERVER = TESTS / "unit" / "kubeapi" / "apiserver"
@@ -50,12 +51,16 @@ def by_tests(file: Path) -> Callable[[Path], None]:
 
 @contextlib.contextmanager
 def program(source: Path) -> Iterator[Path]:
-    """Build a Go file with Kubernetes' modules, and yield the program. Raises SystemExit if Go is missing."""
+    """Build a Go file with the modules beside it, or with Kubernetes', and yield the program.
+
+    Raises SystemExit if Go is missing.
+    """
     go = installed("go")
     if go is None:
         raise SystemExit("go is needed to build the oracles")
+    modules = source.parent if (source.parent / "go.mod").exists() else PEER_MODULES
     with tempfile.TemporaryDirectory(prefix="oracle-") as directory:
-        for file in (source, PEER_MODULES / "go.mod", PEER_MODULES / "go.sum"):
+        for file in (source, modules / "go.mod", modules / "go.sum"):
             shutil.copy(file, directory)
         environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
         subprocess.run([go, "build", "-o", "program", source.name], cwd=directory, env=environment, check=True)
@@ -86,6 +91,12 @@ def record_client_go() -> None:
         _write(APISERVER / "data" / f"{name}.json", APISERVER / "data" / name / "main.go")
 
 
+def record_v1alpha1_templates() -> None:
+    """Record what Go and Tinkerbell's types make of v1alpha1 Templates. To add a case, write it into rendering.yaml."""
+    with program(Path(rendering.__file__).with_name("oracle") / "main.go") as oracle:
+        rendering.record(oracle)
+
+
 def _write(file: Path, source: Path, given: str = "") -> None:
     with program(source) as oracle:
         output = subprocess.run([oracle], input=given, capture_output=True, text=True, check=True).stdout
@@ -104,7 +115,13 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "webhooks": (webhooks.record, "AlwaysAllow"),
 }
 """By subject: the function that records it, and the authorization mode of its kube-apiserver."""
-COMPUTED = {"cel": record_cel, "client-go": record_client_go, "columns": record_columns, "gnostic": record_gnostic}
+COMPUTED = {
+    "cel": record_cel,
+    "client-go": record_client_go,
+    "columns": record_columns,
+    "gnostic": record_gnostic,
+    "v1alpha1-templates": record_v1alpha1_templates,
+}
 
 
 def main() -> None:

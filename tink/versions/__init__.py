@@ -4,8 +4,9 @@ The API stores v1alpha2. A client of v1alpha1, such as Cluster API's provider (C
 in its version. Each of its writes converts the stored object to v1alpha1, changes that, and converts it back, so the
 conversion loses nothing in either direction: a change of one field must not move another one.
 
-`hardware` maps the fields of a Hardware. `residue` keeps what the other version has no place for, in an annotation, and
-explains how. What one version requires and the other one lacks is filled in and marked (INCOMPLETE_ANNOTATION).
+`hardware`, `template` and `workflow` map the fields of a kind. `rendering` makes the actions of a v1alpha1 Template for
+a machine. `residue` keeps what the other version has no place for, in an annotation, and explains how. What one version
+requires and the other one lacks is filled in and marked (INCOMPLETE_ANNOTATION).
 
 Pure: no clock, no look-ups, no validation, and no exception for an object of a known kind and version, because one
 object that fails would break each list of all objects.
@@ -17,10 +18,11 @@ from typing import Final
 
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions.hardware import HARDWARE
+from tink.versions import hardware, template, workflow
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
+from tink.versions.template import TEMPLATE_ANNOTATION, text_of
 
-KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE}
+KINDS: Final[dict[str, Kind]] = {"Hardware": hardware.KIND, "Template": template.KIND, "Workflow": workflow.KIND}
 """The kinds that both versions have."""
 DEFINITIONS: Final = tuple(f"{plural}.{GROUP}" for plural in ("hardware", "templates", "workflows"))
 """The names of their CustomResourceDefinitions."""
@@ -75,8 +77,10 @@ __all__ = [
     "NEW_ANNOTATION",
     "OLD",
     "OLD_ANNOTATION",
+    "TEMPLATE_ANNOTATION",
     "ConversionError",
     "Kind",
     "convert",
     "restore",
+    "text_of",
 ]

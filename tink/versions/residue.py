@@ -454,6 +454,8 @@ class Kind:
     """The annotations of the views. OLD_ANNOTATION, NEW_ANNOTATION and INCOMPLETE_ANNOTATION are added."""
     json_annotations: frozenset[str] = frozenset()
     """Those of them that are mappings in a v1alpha2 view if their text is canonical JSON (`canonical`)."""
+    guard: Callable[[Raw], str] | None = None
+    """Returns a text for a v1alpha1 view. The residue of the v1alpha2 form is void as a whole once that has changed."""
     without_defaults: Callable[[Raw], Raw] = lambda view: view
     """Returns a v1alpha2 view without the fields that have v1alpha2's default. The API adds them after a conversion, so
     `up` leaves them out, too."""
@@ -470,14 +472,16 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
     if api_version == NEW:
         residue = annotations.pop(NEW_ANNOTATION, None)
         view = _view(obj, annotations, kind, frozenset())
-        made = _merged(kind.up(view, metadata), residue, kind.new)
+        entries = decode(residue) if kind.guard is None else _guarded(decode(residue), kind.guard(view))
+        made = _merged(kind.up(view, metadata), entries, kind.new)
         left = _residue(view, kind.down(made, metadata), kind.old)
         status, name = kind.up_status(obj), OLD_ANNOTATION
     else:
         residue = annotations.pop(OLD_ANNOTATION, None)
         view = _view(obj, annotations, kind, kind.json_annotations)
-        made = _merged(kind.down(view, metadata), residue, kind.old)
-        left = _residue(kind.without_defaults(view), kind.up(made, metadata), kind.new)
+        made = _merged(kind.down(view, metadata), decode(residue), kind.old)
+        guard = None if kind.guard is None else kind.guard(made)
+        left = _residue(kind.without_defaults(view), kind.up(made, metadata), kind.new, guard)
         status, name = kind.down_status(obj), NEW_ANNOTATION
     for key, value in (("spec", made.get("spec", MISSING)), ("status", status)):
         if value is MISSING:
@@ -493,6 +497,8 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
     return result
 
 
+_GUARD: Final = ["guard"]
+"""The path of the entry for `Kind.guard`, which is no place in a view."""
 _PLACE: Final = "metadata"
 """The field of a view for metadata of an unusual form: a list of a word and, except after "absent", the value."""
 
@@ -542,9 +548,14 @@ def _annotation_text(value: Any) -> Any:
         return json.dumps(value, sort_keys=True)
 
 
-def _merged(made: Raw, residue: Any, structure: Structure) -> Raw:
-    """Return a view with a residue applied to it."""
-    entries = decode(residue)
+def _guarded(entries: list[Entry], guard: str) -> list[Entry]:
+    """Return the entries of a residue without the guard of the whole; none if that does not have this value."""
+    is_same = any(entry["path"] == _GUARD and entry.get("from") == guard for entry in entries)
+    return [entry for entry in entries if entry["path"] != _GUARD] if is_same else []
+
+
+def _merged(made: Raw, entries: list[Entry], structure: Structure) -> Raw:
+    """Return a view with the entries of a residue applied to it."""
     if not entries:
         return made
     view = opened(made, structure)
@@ -552,9 +563,11 @@ def _merged(made: Raw, residue: Any, structure: Structure) -> Raw:
     return as_mapping(closed(view, structure))
 
 
-def _residue(truth: Raw, guess: Raw, structure: Structure) -> str:
-    """Return the text of the residue; empty if there is no difference."""
+def _residue(truth: Raw, guess: Raw, structure: Structure, guard: str | None = None) -> str:
+    """Return the text of the residue; empty if there is no difference. `guard` is that of the whole."""
     entries = difference(opened(truth, structure), opened(guess, structure), structure)
+    if entries and guard is not None:
+        entries.append({"path": _GUARD, "from": guard})
     return encode(entries) if entries else ""
 
 

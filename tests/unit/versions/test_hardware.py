@@ -490,9 +490,9 @@ def test_v1alpha2_objects_of_any_shape_are_carried() -> None:
 
 def _plain(new: Raw) -> Raw:
     """Return a v1alpha2 object without explicit defaults."""
-    from tink.versions.hardware import HARDWARE
+    from tink.versions.hardware import KIND
 
-    return HARDWARE.without_defaults(new)
+    return KIND.without_defaults(new)
 
 
 @pytest.mark.parametrize("deep", ['{"a":', "["])

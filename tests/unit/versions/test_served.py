@@ -75,6 +75,7 @@ def machine() -> Raw:
                         "name_servers": ["1.1.1.1"],
                         "uefi": True,
                     },
+                    "disableDhcp": False,
                     "netboot": {"allowPXE": True, "allowWorkflow": True},
                 }
             ],
@@ -156,7 +157,12 @@ async def test_life_of_a_cluster_machine(site: Site) -> None:
 
     states = []
     for state in ("Pending", "Scheduled", "Running", "Succeeded"):
-        await site.patch(WORKFLOW, "tm1", {"status": {"state": state}}, subresource="status")
+        await site.patch(
+            WORKFLOW,
+            "tm1",
+            {"status": {"state": state, "lastTransitioned": "2026-12-01T04:00:00Z"}},
+            subresource="status",
+        )
         states.append((await site.get(OLD_WORKFLOW, "tm1"))["status"]["state"])
     assert states == ["PREPARING", "PREPARING", "RUNNING", "SUCCESS"]
     provisioned = {"v1alpha1.tinkerbell.org/provisioned": "true"}
@@ -196,7 +202,7 @@ async def test_rufio_reports_an_inventory_and_our_status_stays(site: Site) -> No
 
 async def test_replacing_a_hardware_in_v1alpha1_keeps_the_fields_of_v1alpha2(site: Site) -> None:
     """`kubectl replace` and full updates send no annotation of ours."""
-    site.api.put(objects.hardware("hw1", MAC, "10.0.0.5", osie="hook"))
+    site.api.put(objects.hardware("hw1", MAC, "10.0.0.5", osie={"name": "hook"}))
     old = await site.get(OLD_HARDWARE, "hw1")
     del old["metadata"]["annotations"]
     old["spec"]["userData"] = "#!/bin/sh"
