@@ -22,7 +22,8 @@ from typing import IO, Any, Final, NoReturn
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.template import TemplateError, parse_fields, render_actions
+from tink.template import TemplateError, parse_fields
+from tink.versions.rendering import render_template
 
 MEMORY_BYTES: Final = 512 << 20
 """Address space of the process."""
@@ -71,7 +72,8 @@ def _answer(text: bytes, cpu_seconds: float) -> bytes:
         try:
             asked = orjson.loads(text)
             if asked["job"] == "render":
-                result: Any = render_actions(asked["template"], asked["hardware"], asked["params"])
+                rendered = render_template(asked["template"], asked["hardware"], asked["params"])
+                result: Any = [rendered.actions, rendered.timeout, rendered.ignored]
             else:
                 wrong_fields = parse_fields(asked["template"])
                 result = [[str(each), each.name, each.line, each.column] for each in wrong_fields]

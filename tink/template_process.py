@@ -24,10 +24,11 @@ from typing import Any, Final
 
 import orjson
 
-from tink.api.v1alpha2 import Raw
+from tink.api.annotations import TEMPLATE_TEXT_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.limits import FairSemaphore
-from tink.template import TemplateError, TemplateSyntaxError, parse_fields
+from tink.template import RenderedTemplate, TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_child import receive, send
 
 SMALL_BYTES: Final = 256
@@ -52,7 +53,7 @@ class TemplateProcessError(TinkedgeError):
 
 
 class TemplateProcess:
-    """The parent's side of the child process. `parse` belongs to one event loop, `render_actions` to any thread."""
+    """The parent's side of the child process. `parse` belongs to one event loop, `render_template` to any thread."""
 
     def __init__(
         self,
@@ -114,14 +115,17 @@ class TemplateProcess:
     def _is_full(self, namespace: str) -> bool:
         return self._waiting[namespace] >= WAITING_PER_NAMESPACE or self._waiting.total() >= WAITING
 
-    def render_actions(self, template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Render a Template as `tink.template.render_actions` does; blocks the calling thread.
+    def render_template(self, template: Raw, hardware: Raw, params: Mapping[str, str]) -> RenderedTemplate:
+        """Render a Template as `tink.versions.rendering.render_template` does; blocks the calling thread.
 
         Raises TemplateError and TemplateProcessError.
         """
-        given = {"template": {"spec": template.get("spec")}, "hardware": hardware, "params": dict(params)}
-        rendered: list[dict[str, Any]] = self._call(orjson.dumps({"job": "render", **given}))
-        return rendered
+        annotations = as_mapping(as_mapping(template.get("metadata")).get("annotations"))
+        kept = {name: annotations[name] for name in (TEMPLATE_TEXT_ANNOTATION,) if name in annotations}
+        sent = {"metadata": {"annotations": kept}, "spec": template.get("spec")}
+        given = {"template": sent, "hardware": hardware, "params": dict(params)}
+        actions, timeout, ignored = self._call(orjson.dumps({"job": "render", **given}))
+        return RenderedTemplate(actions, timeout, tuple(ignored))
 
     def close(self) -> None:
         """End the child process and abort its work."""

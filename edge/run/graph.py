@@ -617,7 +617,7 @@ class Stack:
             templates=self._informers[TEMPLATE],
             settings=settings.controller,
             elector=self._elector,
-            render=self._templates.render_actions,
+            render=self._templates.render_template,
         )
         self._controllers["workflow"] = controller.runtime
         self.metrics.register(controller.metrics)

@@ -107,8 +107,15 @@ DISCOVERY_ADDRESS_ANNOTATION = "tinkerbell.org/discovery-address"
 boot. Its agent may come from there. It is removed after that boot.
 """
 
+TEMPLATE_TEXT_ANNOTATION = "tinkerbell.org/v1alpha1-template"
+"""On a Template that was written in Tinkerbell's v1alpha1: its text. The first line has the hash of the actions that
+were made of it, and `gzip` if the rest is compressed, in base64. While the actions have that hash, Workflows run the
+text (`tink.versions.template`).
+"""
+
 ANNOTATIONS = frozenset(
     {
+        TEMPLATE_TEXT_ANNOTATION,
         APPROVE_ANNOTATION,
         APPROVED_AS_ANNOTATION,
         DISCOVERY_RULE_ANNOTATION,

@@ -942,6 +942,11 @@ class WorkflowStatus(Model):
         "metadata.generation that the actions were rendered from. While it differs, the Workflow is not "
         "sent to an agent."
     )
+    timeout: int | None = optional(
+        "Seconds the Workflow has to complete if spec.timeout is 0: global_timeout in the text of a Template of "
+        "Tinkerbell's v1alpha1.",
+        ge=1,
+    )
     current_action: str | None = optional("Name of the action that runs now, or that ran last.")
     dispatched: bool | None = optional(
         "True if the Workflow was sent to an agent, which has not rejected it. While this is false, a "

@@ -59,7 +59,7 @@ from tink.kube.runtime import (
 )
 from tink.limits import FairSemaphore
 from tink.metrics.families import counter, gauge
-from tink.template import render_actions
+from tink.versions.rendering import render_template
 from tink.workflow.guards import has_ended, hold_of, is_history, paused, protected
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import (
@@ -273,7 +273,7 @@ class WorkflowController:
         hardware: Informer,
         templates: Informer,
         settings: ControllerSettings | None = None,
-        render: Render = render_actions,
+        render: Render = render_template,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = steady,
         elector: LeaderElector | None = None,

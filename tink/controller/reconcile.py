@@ -43,7 +43,7 @@ from tink.api.v1alpha2 import (
 from tink.controller.settings import ControllerSettings
 from tink.exec_limits import unstartable
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.template import TemplateError
+from tink.template import RenderedTemplate, TemplateError
 from tink.timestamps import rfc3339
 from tink.workflow import events, machine
 from tink.workflow.guards import held, hold_of, paused, protected
@@ -147,14 +147,16 @@ class TimestampAges:
 # --- Decisions ---
 
 
-Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
-"""`render(template, hardware, params)` returns the rendered actions. Raises TemplateError."""
+Render = Callable[[Raw, Raw, Mapping[str, str]], RenderedTemplate]
+"""`render(template, hardware, params)` returns the rendered Template. Raises TemplateError."""
 
 REASON_HARDWARE_NOT_FOUND = "HardwareNotFound"
 REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
 REASON_TEMPLATE_ERROR = "TemplateError"
 REASON_INVALID_WORKFLOW = "InvalidWorkflow"
 REASON_REFUSED = "RefusedByAPI"
+REASON_FIELDS_IGNORED = "FieldsIgnored"
+_MAX_MESSAGE = 1024
 
 _GONE_SINCE = f"status.conditions[{ConditionType.HARDWARE_GONE}].lastTransitionTime"
 
@@ -368,9 +370,10 @@ def _prepare(
     if hardware is None or template is None:
         return _await_references(workflow, hardware, template, context, again=again)
     try:
-        actions = context.render(template, hardware, spec.template_params or {})
+        rendered = context.render(template, hardware, spec.template_params or {})
     except TemplateError as error:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {error}", now)
+    actions = rendered.actions
     problem = unusable(workflow, actions)
     if problem is not None:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {problem}", now)
@@ -384,6 +387,11 @@ def _prepare(
     status = machine.apply(bare, prepared, now, Author.CONTROLLER)
     if status is not None and "generation" in workflow["metadata"]:
         status["observedGeneration"] = workflow["metadata"]["generation"]
+    if status is not None and rendered.timeout:
+        status["timeout"] = rendered.timeout
+    if status is not None and rendered.ignored:
+        message = f"no effect: {'; '.join(rendered.ignored)}"[:_MAX_MESSAGE]
+        set_condition(status, ConditionType.PREPARED, ConditionStatus.TRUE, now, REASON_FIELDS_IGNORED, message)
     # The finalizer first: once an agent may run the Workflow, it must not disappear.
     patches = (*_finalizers(workflow, present=True), *_status(bare, status))
     return Decision(patches)
@@ -541,7 +549,7 @@ def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterat
             if seconds is not None and action_state(action) is ActionState.RUNNING:
                 left = seconds - _age(workflow, action, _started_at(action), context)
                 yield left, events.ActionTimedOut(str(action.get("id")), seconds)
-        limit = _seconds(workflow.get("spec", {}).get("timeout"))
+        limit = _seconds(workflow.get("spec", {}).get("timeout")) or _seconds(status.get("timeout"))
         if limit is not None:
             yield limit - _age(workflow, status, "status.startedAt", context), events.WorkflowTimedOut(limit)
 

@@ -184,6 +184,18 @@ MAX_RESULT_BYTES: Final = 1 << 20
 """Maximum bytes of all rendered actions together. They must fit into a Workflow's status, which Kubernetes limits."""
 
 
+@dataclass(frozen=True, slots=True)
+class RenderedTemplate:
+    """The result of a Template for one machine."""
+
+    actions: list[Raw]
+    """v1alpha2's actions under their JSON names, as `render_actions` returns them."""
+    timeout: int = 0
+    """The seconds that a Workflow of the Template has (`global_timeout` of v1alpha1). 0: no limit."""
+    ignored: tuple[str, ...] = ()
+    """Fields that have no effect, each with the reason, such as on-failure of v1alpha1."""
+
+
 def render_actions(template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the actions of a Template for a Hardware and a Workflow's templateParams, as dicts with the API's JSON
     names.

@@ -20,7 +20,7 @@ from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.versions import hardware, template, workflow
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
-from tink.versions.template import TEMPLATE_ANNOTATION, text_of
+from tink.versions.template import text_of
 
 KINDS: Final[dict[str, Kind]] = {"Hardware": hardware.KIND, "Template": template.KIND, "Workflow": workflow.KIND}
 """The kinds that both versions have."""
@@ -77,7 +77,6 @@ __all__ = [
     "NEW_ANNOTATION",
     "OLD",
     "OLD_ANNOTATION",
-    "TEMPLATE_ANNOTATION",
     "ConversionError",
     "Kind",
     "convert",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -22,7 +21,8 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, YamlError, as_yaml_error, plain_scalar
 from tink.convert import constraints
 from tink.convert.fields import type_name
-from tink.template import MAX_RESULT_BYTES, TemplateError, render_v1alpha1
+from tink.template import MAX_RESULT_BYTES, RenderedTemplate, TemplateError, render_actions, render_v1alpha1
+from tink.versions import NEW, OLD, convert, text_of
 
 ERROR: Final = "error rendering template: "
 """The beginning of the message of every error, as in Tinkerbell's condition TemplateRenderedSuccess."""
@@ -32,16 +32,15 @@ _SCALARS: Final = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int",
 _TOO_LONG: Final = f"longer than {bounds.MAX_TEXT_CHARACTERS} characters"
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedTemplate:
-    """The result of a Template of v1alpha1."""
+def render_template(template: Raw, hardware: Raw, params: Mapping[str, str]) -> RenderedTemplate:
+    """Render a stored Template for a stored Hardware and a Workflow's templateParams.
 
-    actions: list[Raw]
-    """v1alpha2's actions under their JSON names, as `tink.template.render_actions` returns them."""
-    timeout: int
-    """The seconds that a Workflow of the Template has (`global_timeout`). 0: no limit."""
-    ignored: tuple[str, ...] = ()
-    """Fields that have no effect, each with the reason, such as on-failure."""
+    A Template that was written in v1alpha1 is rendered as Tinkerbell does, from its text. Raises TemplateError.
+    """
+    text = text_of(template)
+    if text is None:
+        return RenderedTemplate(render_actions(template, hardware, params))
+    return render(text, convert({**hardware, "apiVersion": NEW, "kind": "Hardware"}, OLD), params)
 
 
 def render(text: str, hardware: Raw, hardware_map: Mapping[str, str]) -> RenderedTemplate:

@@ -1,7 +1,7 @@
 """Template: v1alpha1's text and v1alpha2's actions.
 
 A v1alpha1 Template is one text, which need not be YAML before it is rendered. Nothing is translated that counts: the
-v1alpha2 object keeps the text in TEMPLATE_ANNOTATION, with a hash of its actions. While the actions have that hash, the
+v1alpha2 object keeps the text in an annotation, with a hash of its actions. While the actions have that hash, the
 text is the Template. It comes back byte for byte, and `text_of` gives it to the controller, which renders it as
 Tinkerbell does (`tink.versions.rendering`). When a client changes the actions in v1alpha2, they are the Template, and
 the text of the v1alpha1 view is made of them.
@@ -26,17 +26,13 @@ from typing import Any, Final
 import orjson
 import yaml
 
+from tink.api.annotations import TEMPLATE_TEXT_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.findings import FindingKind, Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_template
 from tink.errors import TinkedgeError
 from tink.printable import printable
 from tink.versions.residue import INCOMPLETE_ANNOTATION, MISSING, Kind
-
-TEMPLATE_ANNOTATION: Final = "tinkerbell.org/v1alpha1-template"
-"""On a stored Template: the text of its v1alpha1 form. The first line names the hash of the actions that belong to the
-text, and `gzip` if the rest is compressed, in base64.
-"""
 
 MAX_PLAIN_BYTES: Final = 64 << 10
 """Maximum bytes of a text that is kept as it is. A longer one is compressed."""
@@ -72,7 +68,7 @@ def text_of(template: Raw) -> str | None:
     None if there is none, or if the actions were changed in v1alpha2 since then: they count. Raises nothing.
     """
     annotations = as_mapping(as_mapping(template.get("metadata")).get("annotations"))
-    return _matching_text(annotations.get(TEMPLATE_ANNOTATION), template.get("spec"))
+    return _matching_text(annotations.get(TEMPLATE_TEXT_ANNOTATION), template.get("spec"))
 
 
 def _matching_text(kept: Any, spec: Any) -> str | None:
@@ -131,7 +127,7 @@ def up(view: Raw, _metadata: Raw) -> Raw:
     spec: Raw = orjson.loads(found)
     annotations = {}
     if problem or not _is_written(text):
-        annotations[TEMPLATE_ANNOTATION] = _kept(text, spec)
+        annotations[TEMPLATE_TEXT_ANNOTATION] = _kept(text, spec)
     if problem:
         annotations[INCOMPLETE_ANNOTATION] = problem
     return {"spec": spec, **({"annotations": annotations} if annotations else {})}
@@ -173,7 +169,7 @@ def _copy(value: Any) -> Any:
 def down(view: Raw, _metadata: Raw) -> Raw:
     """Return the v1alpha1 view of a v1alpha2 view."""
     spec = view.get("spec")
-    text = _matching_text(as_mapping(view.get("annotations")).get(TEMPLATE_ANNOTATION), spec)
+    text = _matching_text(as_mapping(view.get("annotations")).get(TEMPLATE_TEXT_ANNOTATION), spec)
     if text is None:
         text = _written(spec)
     return {} if text is None else {"spec": {"data": text}}
@@ -269,4 +265,6 @@ def _text_hash(view: Raw) -> str:
     return _hash(text) if isinstance(text, str) else ""
 
 
-KIND: Final = Kind(up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_ANNOTATION}), guard=_text_hash)
+KIND: Final = Kind(
+    up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_TEXT_ANNOTATION}), guard=_text_hash
+)

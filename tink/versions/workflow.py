@@ -263,8 +263,8 @@ class _OldStatus:
 
     def _timeout(self) -> int:
         """Return the seconds that the Workflow has; 0: no limit."""
-        timeout = self._spec.get("timeout")
-        return timeout if type(timeout) is int and timeout > 0 else 0
+        found = (self._spec.get("timeout"), self._status.get("timeout"))
+        return next((each for each in found if type(each) is int and each > 0), 0)
 
     def _global_stop(self, timeout: int) -> str:
         started = parse_timestamp(self._status.get("startedAt"))

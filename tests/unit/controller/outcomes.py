@@ -16,6 +16,7 @@ from tink.controller.controller import WorkflowController
 from tink.controller.reconcile import Decision, reconcile
 from tink.controller.settings import ControllerSettings
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
+from tink.template import RenderedTemplate
 from tink.workflow.status import summary
 
 CREATED = 1_800_000_000.0
@@ -48,16 +49,14 @@ def make_workflow(
     return objects.workflow(name, state, **made, **status)
 
 
-def render(template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[Raw]:
+def render(template: Raw, hardware: Raw, params: Mapping[str, str]) -> RenderedTemplate:
     """Return two actions that show what they were made of."""
     tag = ",".join(f"{k}={v}" for k, v in params.items())
-    return [
-        {"name": "first", "image": f"{template['metadata']['name']}/{hardware['metadata']['name']}:{tag}"},
-        {"name": "second", "image": "i", "timeout": 30},
-    ]
+    first = {"name": "first", "image": f"{template['metadata']['name']}/{hardware['metadata']['name']}:{tag}"}
+    return RenderedTemplate([first, {"name": "second", "image": "i", "timeout": 30}])
 
 
-def never(*_: Any) -> list[Raw]:
+def never(*_: Any) -> RenderedTemplate:
     raise AssertionError("rendered without need")
 
 

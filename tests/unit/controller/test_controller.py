@@ -21,6 +21,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import EVENT, HARDWARE, WORKFLOW
+from tink.template import RenderedTemplate
 from tink.workflow.guards import protect
 from tink.workflow.status import creation_order, status_of
 
@@ -80,10 +81,10 @@ async def test_a_template_that_takes_its_time_keeps_nothing_else_of_the_process_
     others_went_on = threading.Event()
     in_time = []
 
-    def render(_: Raw, _hardware: Raw, params: Mapping[str, str]) -> list[Raw]:
+    def render(_: Raw, _hardware: Raw, params: Mapping[str, str]) -> RenderedTemplate:
         if "slow" in params:
             in_time.append(others_went_on.wait(60))
-        return [{"name": "a", "image": "i"}]
+        return RenderedTemplate([{"name": "a", "image": "i"}])
 
     rig = Rig(hardware, template, render=render, settings=SETTINGS)
     async with rig.running():
@@ -100,10 +101,10 @@ async def test_templates_of_one_tenant_that_take_long_do_not_hold_up_anothers_wo
     rendered: list[str] = []
     permits = threading.Semaphore(0)
 
-    def render(_: Raw, _hardware: Raw, params: Mapping[str, str]) -> list[Raw]:
+    def render(_: Raw, _hardware: Raw, params: Mapping[str, str]) -> RenderedTemplate:
         rendered.append(params["of"])
         permits.acquire(timeout=60)
-        return [{"name": "a", "image": "i"}]
+        return RenderedTemplate([{"name": "a", "image": "i"}])
 
     hostile = {"namespace": "hostile"}
     rig = Rig(hardware, template, render=render, settings=SETTINGS)

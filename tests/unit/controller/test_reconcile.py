@@ -30,7 +30,7 @@ from tink.controller.controller import WorkflowHistory
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Decision, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.template import TemplateError
+from tink.template import RenderedTemplate, TemplateError
 from tink.workflow.guards import unconfirmed
 from tink.workflow.status import InvalidStatusError, state_of
 
@@ -218,7 +218,9 @@ FAILURES: dict[str, tuple[Raw, list[Raw] | Rendered, list[str]]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_what_can_not_be_rendered_or_stored_fails_the_workflow_at_once_by_name(name: str) -> None:
     spec, rendered, says = FAILURES[name]
-    outcome = prepare(make_workflow(spec=spec), render=rendered if callable(rendered) else lambda *_: rendered)
+    outcome = prepare(
+        make_workflow(spec=spec), render=rendered if callable(rendered) else lambda *_: RenderedTemplate(rendered)
+    )
     status = status_in(outcome)
     succeeded = condition(status, "Succeeded")
     assert status["state"] == "Failed"
@@ -229,11 +231,28 @@ def test_what_can_not_be_rendered_or_stored_fails_the_workflow_at_once_by_name(n
     assert condition(status, "Started") == {"type": "Started", "status": "False"}
 
 
+def test_template_of_v1alpha1_gives_its_timeout_and_names_what_has_no_effect() -> None:
+    rendered = RenderedTemplate([plain(0)], timeout=600, ignored=("spec.data: on-failure: there are no reactions",))
+    status = status_in(prepare(make_workflow(), render=lambda *_: rendered))
+    assert (status["state"], status["timeout"]) == ("Pending", 600)
+    prepared = condition(status, "Prepared")
+    assert (prepared["status"], prepared["reason"]) == ("True", "FieldsIgnored")
+    assert prepared["message"] == "no effect: spec.data: on-failure: there are no reactions"
+    # The Workflow has that time. Its own spec.timeout comes first.
+    workflow = running()
+    workflow["status"]["timeout"] = 600
+    assert look(workflow, CREATED + 590) == Decision(requeue_after=10)
+    workflow["spec"]["timeout"] = 900
+    assert look(workflow, CREATED + 590) == Decision(requeue_after=310)
+
+
 def test_a_workflow_that_just_fits_is_run() -> None:
     workflow = make_workflow(spec={"templateParams": {"k": "x" * 900_000}})
 
     def prepared(length: int) -> Raw:
-        return status_in(prepare(workflow, render=lambda *_: [plain(0, image="x" * length, reboots=True)]))
+        return status_in(
+            prepare(workflow, render=lambda *_: RenderedTemplate([plain(0, image="x" * length, reboots=True)]))
+        )
 
     message = condition(prepared(600_000), "Succeeded")["message"]
     found = re.search(r"would have (\d+) bytes", message)

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.support import objects
 from tests.support.virtual_time import turns
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
-from tink.template import TemplateError, parse_fields, render_actions
+from tink.template import TemplateError, parse_fields
 from tink.template_process import SMALL_BYTES, BusyError, TemplateProcess, TemplateProcessError
+from tink.versions import NEW, OLD, convert
+from tink.versions.rendering import render_template
 
 FILLING = "x" * SMALL_BYTES
 
@@ -52,12 +56,27 @@ async def test_child_renders_the_same_as_this_process(process: TemplateProcess) 
     given = template("{{ .greeting }} {{ .Hardware.metadata | default `none` }}", "\u00e9 \U0001f600")
     hardware: Raw = {"metadata": {"name": "h", "namespace": "d"}, "spec": {}}
     rendered: list[Any] = []
-    for render in (render_actions, process.render_actions):
+    for render in (render_template, process.render_template):
         try:
             rendered.append(render(given, hardware, {"greeting": "hello"}))
         except TemplateError as error:
             rendered.append((str(error), error.name, error.line, error.column))
     assert rendered[0] == rendered[1]
+
+
+async def test_child_renders_the_text_of_a_v1alpha1_template(process: TemplateProcess) -> None:
+    action = {
+        "name": "a",
+        "image": "i",
+        "environment": {"DISK": "{{ index .Hardware.Disks 0 }}", "W": "{{ .device_1 }}"},
+    }
+    task = {"name": "t", "actions": [action]}
+    text = yaml.safe_dump({"version": "0.1", "name": "t", "global_timeout": 9, "tasks": [task]})
+    old = {"apiVersion": OLD, "kind": "Template", "metadata": {"name": "t"}, "spec": {"data": text}}
+    hardware = objects.hardware("h", storageDevices=["/dev/sda"])
+    rendered = process.render_template(convert(old, NEW), hardware, {"device_1": "mac"})
+    assert rendered.actions == [{"name": "a", "image": "i", "env": {"DISK": "/dev/sda", "W": "mac"}}]
+    assert rendered.timeout == 9
 
 
 async def test_template_that_takes_too_long_is_refused_and_the_child_goes_on() -> None:

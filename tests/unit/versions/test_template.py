@@ -19,6 +19,7 @@ from tests.unit.versions.properties import (
     without_residue,
 )
 from tests.unit.versions.rendering import CORPORA, cases
+from tink.api.annotations import TEMPLATE_TEXT_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import read
 from tink.template import parse_fields
@@ -28,7 +29,6 @@ from tink.versions import (
     NEW_ANNOTATION,
     OLD,
     OLD_ANNOTATION,
-    TEMPLATE_ANNOTATION,
     convert,
     text_of,
 )
@@ -127,7 +127,9 @@ def random_old(rng: random.Random) -> Raw:
     if rng.random() < 0.1:
         obj["spec"] = rng.choice([{}, {"data": None}, {"data": text, "more": [1]}])
     if rng.random() < 0.1:
-        obj["metadata"].setdefault("annotations", {})[TEMPLATE_ANNOTATION] = rng.choice(["x", "actions sha256:\nx"])
+        obj["metadata"].setdefault("annotations", {})[TEMPLATE_TEXT_ANNOTATION] = rng.choice(
+            ["x", "actions sha256:\nx"]
+        )
     return obj
 
 
@@ -257,8 +259,8 @@ def test_real_templates_of_v1alpha2_come_back(file: Path) -> None:
 def test_text_is_kept_beside_the_actions_that_show_it() -> None:
     stored = convert(old(TEXT), NEW)
     assert stored["spec"] == SHOWN
-    assert annotations_of(stored).keys() == {TEMPLATE_ANNOTATION}
-    assert annotations_of(stored)[TEMPLATE_ANNOTATION].partition("\n")[2] == TEXT
+    assert annotations_of(stored).keys() == {TEMPLATE_TEXT_ANNOTATION}
+    assert annotations_of(stored)[TEMPLATE_TEXT_ANNOTATION].partition("\n")[2] == TEXT
     assert text_of(stored) == TEXT
 
 
@@ -387,7 +389,7 @@ def test_longest_text_fits_into_the_annotations_of_an_object() -> None:
 def test_compressed_text_is_the_same_each_time() -> None:
     text = f"{TEXT}# {'x' * MAX_PLAIN_BYTES}\n"
     assert convert(old(text), NEW) == convert(old(text), NEW)
-    assert len(annotations_of(convert(old(text), NEW))[TEMPLATE_ANNOTATION]) < 2048
+    assert len(annotations_of(convert(old(text), NEW))[TEMPLATE_TEXT_ANNOTATION]) < 2048
 
 
 def test_text_that_is_no_unicode_is_kept() -> None:
@@ -396,14 +398,14 @@ def test_text_that_is_no_unicode_is_kept() -> None:
 
 @pytest.mark.parametrize("kept", ["", "x", "actions sha256:", "actions sha256:0\nx", None, 1])
 def test_annotation_that_is_not_ours_gives_no_text(kept: Any) -> None:
-    assert text_of(new(SHOWN, {TEMPLATE_ANNOTATION: kept})) is None
+    assert text_of(new(SHOWN, {TEMPLATE_TEXT_ANNOTATION: kept})) is None
 
 
 @pytest.mark.parametrize("damage", ["!", "", "AAAA", "H4sIAAAAAAAA"])
 def test_damaged_compressed_text_gives_no_text(damage: str) -> None:
     stored = convert(old(f"{TEXT}# {'x' * MAX_PLAIN_BYTES}\n"), NEW)
-    mark = annotations_of(stored)[TEMPLATE_ANNOTATION].partition("\n")[0]
-    stored["metadata"]["annotations"][TEMPLATE_ANNOTATION] = f"{mark}\n{damage}"
+    mark = annotations_of(stored)[TEMPLATE_TEXT_ANNOTATION].partition("\n")[0]
+    stored["metadata"]["annotations"][TEMPLATE_TEXT_ANNOTATION] = f"{mark}\n{damage}"
     assert text_of(stored) in (None, "")
     convert(stored, OLD)
 
@@ -414,7 +416,7 @@ def test_actions_beside_a_text_have_no_syntax_errors() -> None:
 
 
 def test_annotation_of_ours_that_a_client_of_v1alpha1_writes_comes_back() -> None:
-    obj = old(TEXT, {TEMPLATE_ANNOTATION: "x", INCOMPLETE_ANNOTATION: "y"})
+    obj = old(TEXT, {TEMPLATE_TEXT_ANNOTATION: "x", INCOMPLETE_ANNOTATION: "y"})
     stored = convert(obj, NEW)
     assert text_of(stored) == TEXT
     assert OLD_ANNOTATION in annotations_of(stored)
