@@ -22,8 +22,8 @@ from tink.bmc.status import bounded
 from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
-from tink.kube.runtime import Event, while_leading
+from tink.kube.resources import HARDWARE, WORKFLOW
+from tink.kube.runtime import Event
 from tink.workflow.guards import awaits_boot, boot_begun, held, paused
 from tink.workflow.status import (
     ConditionType,
@@ -164,7 +164,7 @@ class BootWriter:
         finalizers = [*others, BOOT_FINALIZER] if present else others
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
         with suppress(NotFoundError):
-            await self._patch(WORKFLOW, case.key, body)
+            await self._context.patch(WORKFLOW, case.key, body)
 
     async def set_netboot(self, case: BootCase, *, is_allowed: bool) -> None:
         """Set `disableNetboot` of all interfaces of the Hardware."""
@@ -179,7 +179,7 @@ class BootWriter:
         hardware, version = NamespacedName.of(case.hardware), case.hardware["metadata"]["resourceVersion"]
         body = {"metadata": {"resourceVersion": version}, "spec": {"networkInterfaces": changes}}
         with suppress(NotFoundError):
-            await self._patch(HARDWARE, hardware, body)
+            await self._context.patch(HARDWARE, hardware, body)
         state = "permitted" if is_allowed else "forbidden"
         log.info("Workflow %s: netbooting of Hardware %s is %s", case.key, hardware, state)
 
@@ -246,7 +246,7 @@ class BootWriter:
                 # A merge patch removes only the keys that it names.
                 body["status"]["boot"] = dict.fromkeys(case.boot) | status["boot"]
             try:
-                case.workflow = await self._patch(WORKFLOW, case.key, body, subresource="status")
+                case.workflow = await self._context.patch(WORKFLOW, case.key, body, subresource="status")
             except ConflictError:
                 if not tries_left:
                     raise
@@ -264,13 +264,6 @@ class BootWriter:
         if not is_same or paused(newest) or is_due(newest) != is_due(case.workflow):
             raise SupersededError
         return newest
-
-    async def _patch(
-        self, resource: ResourceType, key: NamespacedName, body: Raw, subresource: str | None = None
-    ) -> Raw:
-        context = self._context
-        patch = partial(context.client.patch, resource, key.name, key.namespace, body, subresource=subresource)
-        return await while_leading(context.elector, patch)
 
     async def is_current(self, case: BootCase) -> bool:
         """Return True if the informer's copy of the Workflow is the newest version.

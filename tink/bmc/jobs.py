@@ -302,10 +302,7 @@ class JobController:
             "status": {"conditions": conditions, **fields},
         }
         with suppress(NotFoundError):
-            await while_leading(
-                self._context.elector,
-                lambda: self._context.client.patch(JOB, key.name, key.namespace, body, subresource="status"),
-            )
+            await self._context.patch(JOB, key, body, subresource="status")
         is_warning = kind == "Failed" or not is_true
         self._context.recorder.event(job, JOB, Event(reason, message or "the first task begins", warning=is_warning))
         level = logging.WARNING if is_warning else logging.INFO
@@ -560,11 +557,7 @@ class TaskController(Collector):
         log.log(level, "Task %s: %s: %s", key, reason, bounded(outcome.message), extra={"fields": {"task": str(key)}})
 
     async def _patch(self, task: Raw, status: Raw) -> None:
-        key = NamespacedName.of(task)
-        await while_leading(
-            self._context.elector,
-            lambda: self._context.client.patch(TASK, key.name, key.namespace, {"status": status}, subresource="status"),
-        )
+        await self._context.patch(TASK, NamespacedName.of(task), {"status": status}, subresource="status")
 
     # --- how to reach the BMC -----------------------------------------------------------------------------------------
 
