@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.bmc import FakeBmc, Fault
-from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
-from tests.unit.bmc.rig import HOST, Ipmi, IpmiRig, Rig, machine, secret
+from tests.unit.bmc.rig import HOST, MAC, NETBOOT, NOW, Ipmi, IpmiRig, Rig, computer, machine, secret, workflow
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.bmc.model import BmcError, Cause
@@ -25,32 +24,6 @@ from tink.timestamps import rfc3339
 from tink.workflow.guards import boot_begun, has_post_actions
 
 virtual = pytest.mark.looptime
-MAC = "52:54:00:00:00:01"
-NETBOOT = {"bootMode": "netboot"}
-
-
-def computer(**interface: Any) -> Raw:
-    obj = hardware("m1", interfaces={MAC: {"dhcp": {"ip": "192.0.2.7", "netmask": "255.255.255.0"}, **interface}})
-    obj["spec"]["bmcRef"] = {"name": "bmc1"}
-    return obj
-
-
-def workflow(name: str = "w1", options: Raw | None = None, **status: Any) -> Raw:
-    """A Workflow as the controller of Workflows has prepared it: Pending, with one action."""
-    prepared = {
-        "state": "Pending",
-        "lastTransitioned": "2027-01-15T08:00:00Z",
-        "actions": [{"id": "a", "state": "Pending", "rendered": {"name": "install", "image": "i"}}],
-        "dispatched": False,
-    }
-    spec: Raw = {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Workflow",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": spec | ({"bootOptions": options} if options else {}),
-        "status": prepared | status,
-    }
 
 
 class Urls:
@@ -80,7 +53,7 @@ class Machine:
             for target in boots[reported:]:
                 client = "Netboot" if target in self._netboots_by else self._client
                 if client:
-                    at = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time(), "milliseconds")
+                    at = rfc3339(NOW + asyncio.get_running_loop().time(), "milliseconds")
                     last = {"at": at, "client": client, "mac": MAC}
                     self._rig.api.change(HARDWARE, "m1", status={"lastBoot": last})
             reported = len(boots)
@@ -419,7 +392,7 @@ async def test_clean_up_is_given_up_after_an_hour_if_the_bmc_does_not_answer() -
         rig.api.put(workflow(options=NETBOOT))
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
         rig.hanging.add(HOST)
-        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        now = rfc3339(NOW + asyncio.get_running_loop().time())
         rig.api.change(WORKFLOW, "w1", status={"state": "Failed", "lastTransitioned": now})
         await elapse(1800)
         assert rig.api.read(WORKFLOW, "w1")["metadata"]["finalizers"]  # type: ignore[index]
@@ -760,7 +733,7 @@ async def test_post_actions_wait_while_another_workflow_runs_on_the_machine() ->
         rig.api.put(workflow(options={"bootMode": "customboot", "custombootConfig": config}))
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
         rig.api.put(workflow("w2", state="Running"))
-        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        now = rfc3339(NOW + asyncio.get_running_loop().time())
         rig.api.change(WORKFLOW, "w1", status={"state": "Succeeded", "lastTransitioned": now})
         await elapse(300)
         assert rig.bmc.resets == []

@@ -15,8 +15,7 @@ import pytest
 
 from tests.support.bmc import FakeBmc, MemoryTransport
 from tests.support.virtual_time import elapse
-from tests.unit.bmc.rig import HOST, NOW, Rig, machine, secret
-from tests.unit.bmc.test_workflows import MAC, NETBOOT, computer, workflow
+from tests.unit.bmc.rig import HOST, MAC, NETBOOT, NOW, Rig, computer, machine, secret, workflow
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.bmc.model import BmcConnection, BmcCredentials
