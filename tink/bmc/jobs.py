@@ -207,7 +207,8 @@ class JobController:
                 return DONE
             if not is_true(task, "Completed"):
                 return DONE  # it is queued again when its Task changes
-        done = f"{len(job['spec']['tasks'])} tasks are completed"
+        count = len(job["spec"]["tasks"])
+        done = "the task is completed" if count == 1 else f"{count} tasks are completed"
         await self._write(job, "Completed", "TasksCompleted", done, completionTime=rfc3339(self._context.now()))
         return DONE
 
