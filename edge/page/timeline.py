@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Final
 
-from edge.journey.events import SWITCHING_REASONS, WAITING_FOR_DISCOVER, JourneyEvent, Milestone, Outcome, Step
+from edge.journey.events import WAITING_FOR_DISCOVER, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, MachineBoot, StepLimits, Story, workflow_of
 from edge.page.words import AFTER, POWER_STEPS, STATES, Phase, phase
 
@@ -180,7 +180,7 @@ def _reports(events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
 
 
 def _is_switching(event: JourneyEvent) -> bool:
-    return event.step is Step.POWER and event.detail.get("reason") in SWITCHING_REASONS
+    return event.step is Step.POWER and event.detail.get("reason") in POWER_STEPS
 
 
 def _ends_switching(event: JourneyEvent, last: JourneyEvent) -> bool:

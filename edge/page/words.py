@@ -88,9 +88,13 @@ POWER_STEPS: Final = {
     "OverrideSet": "gets its boot device",
     POWERING_ON: "is switched on",
     "RunningActions": "its BMC runs actions",
+    "StepOverdue": "its BMC takes too long",
     WAITING_FOR_DISCOVER: "firmware starts",
 }
-"""The step of a machine that BMC control boots, by its reason (`edge.journey.events.SWITCHING_REASONS`)."""
+"""The step of a machine that BMC control boots, by its reason.
+
+The reasons are `edge.journey.events.SWITCHING_REASONS`, and that of a step that goes on for too long.
+"""
 
 
 class Phase(StrEnum):

@@ -3,7 +3,10 @@
 Workflows: an informer calls `on_change(new, old)`. The differences between the statuses become events of the Workflow's
 machine (`edge.machines.inventory`). An unchanged object (a relist, a resync) causes no event. The MAC of each running
 Workflow is stored, so that its end is recorded even if its Hardware has been deleted. BMC control may run in another
-process, so its progress comes the same way: by `status.boot` and the condition BootPrepared.
+process, so its progress comes the same way: by `status.boot` and the conditions BootPrepared and BootCleanedUp.
+
+A clean-up by BMC control ends minutes or an hour after its Workflow, perhaps while the edge is stopped. The edge's next
+run records it if the journey has events of that Workflow, and not yet this one.
 
 Agents: the gRPC server reports their connections and the output of actions, one event for each piece of output
 (`tink.agent.output` limits their rate). Reports of an agent about actions are in the Workflow's status.
@@ -32,7 +35,7 @@ from tink.api.v1alpha2 import ActionState, ActionStatus, ConditionStatus, Raw, W
 from tink.limits import Newest
 from tink.mac import is_mac
 from tink.server import ActivityKind, AgentActivity
-from tink.workflow.guards import has_ended
+from tink.workflow.guards import has_ended, is_history
 from tink.workflow.status import ConditionType, status_of, unprepared
 
 log = logging.getLogger(__name__)
@@ -139,33 +142,22 @@ class WorkflowJourney:
         self._inventory = inventory
         self._macs: Newest[str, str] = Newest(_REMEMBERED)
         """The MAC of the machine of each Workflow, by the Workflow's UID."""
-        self._clean_ups: Newest[str, str] = Newest(_REMEMBERED)
-        """The last result of the clean-up after each Workflow, by its UID."""
 
     def on_change(self, new: Raw, old: Raw | None) -> None:
         """Record the changes from `old` to `new`; `old` is None if the Workflow is new to the informer."""
-        if old is not None and has_ended(old):
-            self._record_clean_up(new)
-            return  # The rest of the status does not change any more, and `old` may be shortened.
+        is_same = old is not None and old["metadata"].get("uid") == new["metadata"].get("uid")
+        if is_same and old is not None and is_history(old):
+            return  # Its status does not change any more, and `old` may be shortened.
         workflow = _parse(new)
         if workflow is None:
             return
-        before = _parse(old) if old is not None else None
-        if before is not None and before.metadata.uid != workflow.metadata.uid:
-            before = None  # deleted and recreated with the same name in between
+        # With another UID, it was deleted and recreated with the same name in between.
+        before = _parse(old) if old is not None and is_same else None
         if before is None and workflow.status.state is not None and workflow.status.state.terminal:
-            return  # It ended before this process started.
+            self._record(workflow, self._missed_clean_up(workflow))  # It ended before this process started.
+            return
         entries = list(_changes(workflow, before))
         self._record(workflow, entries if old is not None else self._not_recorded_before(workflow, entries))
-
-    def _record_clean_up(self, new: Raw) -> None:
-        """Record what BMC control has undone after the end of a Workflow, or why it has not."""
-        workflow = _parse(new)
-        entry = _clean_up_entry(workflow) if workflow is not None else None
-        if workflow is None or entry is None or self._clean_ups.get(workflow.metadata.uid) == entry.message:
-            return
-        self._clean_ups[workflow.metadata.uid] = entry.message
-        self._record(workflow, [entry])
 
     def on_delete(self, old: Raw) -> None:
         """Record that a Workflow was deleted before its end."""
@@ -207,6 +199,23 @@ class WorkflowJourney:
                 newest[step_of(kept)] = message_of(kept)
         return [entry for entry in entries if newest.get(entry.step) != entry.message]
 
+    def _missed_clean_up(self, workflow: Workflow) -> list[_Entry]:
+        """Return the clean-up after a Workflow if an earlier run has recorded the Workflow, but not this result."""
+        entry, name = _clean_up_entry(workflow), _name(workflow)
+        if entry is None:
+            return []
+        is_known, since = False, entry.detail.get("since")
+        for machine in self._inventory.by_name(workflow.spec.hardware_ref.name, workflow.metadata.namespace):
+            for _, kept in self._journey.earlier(machine.mac, _LOOKED_AT):
+                detail = dict(detail_of(kept))
+                if detail.get("workflow") != name:
+                    continue
+                is_known = True
+                is_result = detail.get("clean_up") == entry.detail["clean_up"]
+                if is_result and detail.get("since", since) == since:
+                    return []
+        return [entry] if is_known else []
+
     def _machine(self, workflow: Workflow) -> Machine | None:
         """Return the interface whose journey gets the events: the last heard one, so that a boot is in one journey."""
         machines = self._inventory.by_name(workflow.spec.hardware_ref.name, workflow.metadata.namespace)
@@ -231,6 +240,9 @@ def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
     yield from _action_changes(new, old)
     if state_changed and state is not None and state.terminal:
         yield _state_entry(new, state)
+    clean_up = _clean_up_entry(new)
+    if clean_up is not None and (old is None or clean_up != _clean_up_entry(old)):
+        yield clean_up
 
 
 def _power_entry(workflow: Workflow) -> _Entry | None:
@@ -265,7 +277,10 @@ def _clean_up_entry(workflow: Workflow) -> _Entry | None:
     if found is None or not found.message:
         return None
     outcome = Outcome.OK if found.status is ConditionStatus.TRUE else Outcome.WARNING
-    return _Entry(Step.POWER, outcome, f"after the workflow: {found.message}", {"clean_up": found.reason or ""})
+    detail: dict[str, Value] = {"clean_up": found.reason or ""}
+    if found.last_transition_time:
+        detail["since"] = found.last_transition_time  # names the result: another Workflow may have had the same name
+    return _Entry(Step.POWER, outcome, f"after the workflow: {found.message}", detail)
 
 
 def _state_entry(workflow: Workflow, state: WorkflowState) -> _Entry:

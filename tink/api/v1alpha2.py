@@ -887,6 +887,14 @@ class BootWay(StrEnum):
     CUSTOM = "custom"
 
 
+class FormerMachine(Model):
+    """A Machine that the Hardware named before, and whose BMC was changed for the Workflow."""
+
+    machine: str = Field(description="Name of the Machine, in the Workflow's namespace.")
+    since: str | None = optional("When BMC control began again with the Machine that the Hardware names.", extra=TIME)
+    medium: str | None = optional("Kind of the virtual medium that was inserted, such as CD.")
+
+
 class BootStatus(Model):
     """The progress of BMC control with the boot of the machine."""
 
@@ -910,6 +918,10 @@ class BootStatus(Model):
     )
     done: int | None = optional("Number of actions in custombootConfig that are done, of both lists.", ge=0)
     medium: str | None = optional("Kind of the virtual medium that was inserted and has not been ejected, such as CD.")
+    former: list[FormerMachine] | None = optional(
+        "The Machines that the Hardware named before spec.bmcRef was corrected, and whose BMCs are not cleaned up yet. "
+        "That is tried again for an hour."
+    )
 
 
 UNPREPARED = "waits for the controller"

@@ -3,6 +3,9 @@
 `disableNetboot` becomes true again, the medium is ejected, a boot device that is still set is cleared, or the post
 actions of a custom boot are executed. The BMC is that of the Machine in `status.boot.machine`, whichever Machine the
 Hardware names now. A BMC that does not answer is tried again for an hour. The condition BootCleanedUp has the result.
+
+If `spec.bmcRef` is corrected during the boot, the BMC of the former Machine is cleaned up at once. After a failure its
+Machine is in `status.boot.former`, and it is tried again for an hour as well, while the boot goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,18 @@ from tink.api.v1alpha2 import BootMode, WorkflowState, as_mapping
 from tink.bmc.boot import BootReason, clean_up
 from tink.bmc.boot_operations import BmcReach, BootOperations
 from tink.bmc.boot_order import BootOrder
-from tink.bmc.boot_status import SOON_SECONDS, BootCase, BootWriter, elapsed, hardware_of
+from tink.bmc.boot_status import (
+    CREDENTIAL_CAUSES,
+    MAX_RETRY_SECONDS,
+    RETRY_SECONDS,
+    SOON_SECONDS,
+    BootCase,
+    BootWriter,
+    SupersededError,
+    elapsed,
+    former_of,
+    hardware_of,
+)
 from tink.bmc.connections import BmcContext
 from tink.bmc.model import BmcError, Cause
 from tink.errors import TinkedgeError
@@ -26,6 +40,10 @@ _INSTALLED_SECONDS = 60.0
 """Pause before the image of isoURL is ejected after a success: the last action may still be restarting the machine."""
 _CLEAN_UP_SECONDS = 3600.0
 """Time after the end of a Workflow for which a failing clean-up is repeated."""
+_CLOCK_SECONDS = 5.0
+"""Difference between clocks from which a time in the future is an error."""
+_FORMER_SECONDS = 30.0
+"""Pause before an ended Workflow is looked at again that waits for a former BMC. Its clean-up is noticed sooner."""
 _CLEANED_UP = "CleanedUp"
 """The reason of the condition BootCleanedUp if everything is undone."""
 
@@ -63,6 +81,19 @@ class BootCleanUp:
 
         Return the seconds until the next try; 0 if the Workflow is released. Raises ApiError.
         """
+        if not case.memory.is_undone and (pause := await self._undo(case)):
+            return pause
+        case.memory.is_undone = True
+        if former_of(case.workflow):
+            return _FORMER_SECONDS
+        await self._writer.set_finalizer(case, present=False)
+        return 0.0
+
+    async def _undo(self, case: BootCase) -> float:
+        """Forbid netbooting again, and clean up the BMC. Return the seconds until the next try; 0 if it has ended.
+
+        Raises ApiError.
+        """
         memory = case.memory
         if memory.ending_since is None:
             memory.ending_since = elapsed()
@@ -87,14 +118,15 @@ class BootCleanUp:
             if pause := _pause_before(case, age):
                 return pause
             try:
-                undone += await self._clean_bmc(case)
+                medium = str(case.boot.get("medium") or "")
+                undone += await self._clean_bmc(case, case.prepared_machine or case.machine, medium)
             except _MachineGoneError as error:
                 # No later try would succeed.
                 failures.append(_Failure(BootReason.NO_BMC.value, str(error)))
             except BmcError as error:
                 failure = _Failure(error.cause.value, f"the BMC is not cleaned up: {error}")
                 if not is_last_try:
-                    return await self._try_later(case, failure)
+                    return await self._try_later(case, failure, error)
                 failures.append(failure)
             except ApiError as error:
                 if isinstance(error, ConflictError | UnreachableError) or not is_last_try:
@@ -103,33 +135,64 @@ class BootCleanUp:
         if failures and failures[0].error is not None and not is_last_try:
             raise failures[0].error
         await self._report_end(case, undone, failures)
-        await self._writer.set_finalizer(case, present=False)
         return 0.0
 
-    async def leave(self, case: BootCase, former: NamespacedName) -> None:
-        """Clean up the BMC of a Machine that the Hardware no longer names, in one try. The boot goes on with another.
+    async def leave(self, case: BootCase, former: NamespacedName) -> bool:
+        """Clean up the BMC of a Machine that the Hardware no longer names. The boot goes on with another.
 
-        The post actions of a custom boot are for the end of the Workflow, on the other BMC. Raises ApiError if the API
-        is away.
+        Return False if it has to be tried again. The post actions of a custom boot are for the end of the Workflow, on
+        the other BMC. Raises ApiError if the API is away.
         """
         if case.mode == BootMode.CUSTOMBOOT:
             text = (
                 f"the preparing actions that the BMC of Machine {former} has done are not undone: look at its machine"
             )
             self._writer.announce(case, "BmcNotCleanedUp", text, is_warning=True)
-            return
+            return True
+        return await self._clean_former(case, former, str(case.boot.get("medium") or "")) is None
+
+    async def retry_former(self, case: BootCase) -> float:
+        """Clean up the BMCs of the Machines in `status.boot.former`, each for an hour after it was left.
+
+        Return the seconds until the next try; 0 if none is left. Raises ApiError, and SupersededError if the Workflow
+        has changed meanwhile.
+        """
+        pauses = []
+        for former in former_of(case.workflow):
+            age = self._context.now() - former.since
+            if age < -_CLOCK_SECONDS:  # the clock was set back
+                await self._writer.add_former(case, former.machine, former.medium)
+            failure = await self._clean_former(case, former.machine, former.medium, is_retry=True)
+            if failure is not None and age < _CLEAN_UP_SECONDS:
+                # The time since the first try doubles, as the pauses of `BootMemory.count_failure` do.
+                pauses.append(self._pause_after(failure, min(max(age, RETRY_SECONDS), MAX_RETRY_SECONDS)))
+            else:
+                await self._writer.drop_former(case, former.machine)
+        return min(pauses, default=0.0)
+
+    async def _clean_former(
+        self, case: BootCase, former: NamespacedName, medium: str, *, is_retry: bool = False
+    ) -> BmcError | None:
+        """Clean up the BMC of a Machine that the Hardware no longer names. Return the failure if it may be repeated."""
         try:
-            undone = await self._clean_bmc(case)
+            undone = await self._clean_bmc(case, former, medium, is_retry=is_retry)
         except (BmcError, _MachineGoneError) as error:
             text = f"the BMC of Machine {former}, which Hardware {hardware_of(case.workflow)} named before"
             self._writer.announce(case, "BmcNotCleanedUp", f"{text}, is not cleaned up: {error}", is_warning=True)
-            return
+            return error if isinstance(error, BmcError) else None
         text = "; ".join(undone) or "nothing was left to undo"
         self._writer.announce(case, _CLEANED_UP, f"the former BMC, of Machine {former}: {text}", is_warning=False)
+        return None
 
-    async def _try_later(self, case: BootCase, failure: _Failure) -> float:
+    def _pause_after(self, error: BmcError, pause: float) -> float:
+        """Return the seconds until the next try after a failure of a BMC."""
+        if error.cause in CREDENTIAL_CAUSES:
+            return self._context.settings.secret_interval  # it costs no login until the Secret changes
+        return max(pause, error.retry_after)
+
+    async def _try_later(self, case: BootCase, failure: _Failure, error: BmcError) -> float:
         """Report a failure of the BMC, and return the seconds until the next try."""
-        pause = case.memory.count_failure()
+        pause = self._pause_after(error, case.memory.count_failure())
         case.memory.pause_for(pause)
         await self._writer.report_clean_up(case, failure.reason, failure.message, is_done=False)
         return pause
@@ -142,31 +205,40 @@ class BootCleanUp:
         elif undone:
             await self._writer.report_clean_up(case, _CLEANED_UP, "; ".join(undone), is_done=True)
 
-    async def _clean_bmc(self, case: BootCase) -> list[str]:
+    async def _clean_bmc(
+        self, case: BootCase, key: NamespacedName | None, medium: str, *, is_retry: bool = False
+    ) -> list[str]:
         """Eject the medium and clear the boot device, or carry out the post actions. Return what was done.
 
-        Raises _MachineGoneError, BmcError, ApiError.
+        `is_retry`: the Machine is in `status.boot.former`. Raises _MachineGoneError, BmcError, ApiError, and
+        SupersededError if it no longer is.
         """
-        key = case.prepared_machine or case.machine
         machine = self._machines.get(*key) if key is not None else None
         if machine is None or key is None:
             raise _MachineGoneError(f"Machine {key or '(none)'} does not exist: look at its machine's boot device")
-        if other := self._order.user_of(case, key):
-            raise BmcError(Cause.BUSY, f"Workflow {other} uses the machine")
+        self._require_unused(case, key)
         reach = await self._operations.reach(case, machine)
-        if case.mode == BootMode.CUSTOMBOOT:
-            return await self._post_actions(case, reach)
         # An action that has begun may have written an operating system.
         has_installed = bool(status_of(case.workflow).get("startedAt"))
         try:
+            if case.mode == BootMode.CUSTOMBOOT:
+                return await self._post_actions(case, reach)
             async with self._operations.open(case, reach) as session:
-                medium = str(case.boot.get("medium") or "")
+                # Another Workflow may have used the BMC while this one waited for it.
+                self._require_unused(case, key)
+                if is_retry and not self._order.is_former(case, key):
+                    raise SupersededError  # the Hardware names this Machine again, and its boot may have begun
                 seen = await session.observe(boot=True, media=bool(medium))
                 wanted = clean_up(seen, medium=medium, has_installed=has_installed)
                 return [await self._operations.perform(case, session, each) for each in wanted]
         except BmcError:
             await self._operations.record_refusal(reach)
             raise
+
+    def _require_unused(self, case: BootCase, machine: NamespacedName) -> None:
+        """Raise BmcError (BUSY) if a Workflow of another Hardware uses the machine of a Machine."""
+        if other := self._order.user_of(case, machine):
+            raise BmcError(Cause.BUSY, f"Workflow {other} uses the machine")
 
     async def _post_actions(self, case: BootCase, reach: BmcReach) -> list[str]:
         config = as_mapping(case.options.get("custombootConfig"))

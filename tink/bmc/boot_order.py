@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from tink.api.v1alpha2 import Raw
 from tink.bmc.boot_status import (
     BootCase,
+    former_of,
     hardware_of,
     has_begun_boot,
     is_over,
@@ -92,6 +93,11 @@ class BootOrder:
         """
         others = self._others_with_machine(case, machine)
         return next((key for key, other in others if occupies(other) or has_begun_boot(other)), None)
+
+    def is_former(self, case: BootCase, machine: NamespacedName) -> bool:
+        """Return True if a Machine is still one that the Workflow's Hardware named before (`status.boot.former`)."""
+        workflow = self._workflows.get(*case.key)
+        return workflow is not None and machine in [each.machine for each in former_of(workflow)]
 
     def occupant(self, case: BootCase) -> NamespacedName | None:
         """Return another Workflow that an agent of the machine may have; None if there is none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tink.api.v1alpha2 import BOOT_FINALIZER, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.bmc.boot import PROGRESS_REASONS, BootReason, Rung
@@ -22,8 +22,9 @@ from tink.bmc.status import bounded
 from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
-from tink.kube.runtime import Event, while_leading
+from tink.kube.resources import HARDWARE, WORKFLOW
+from tink.kube.runtime import Event
+from tink.timestamps import rfc3339
 from tink.workflow.guards import awaits_boot, boot_begun, held, paused
 from tink.workflow.status import (
     ConditionType,
@@ -31,6 +32,7 @@ from tink.workflow.status import (
     Status,
     condition,
     deleted,
+    parse_timestamp,
     set_condition,
     state_of,
     status_of,
@@ -44,10 +46,16 @@ _CONFLICTS = 5
 """Number of times that a status is written, each on top of a newer version."""
 SOON_SECONDS = 0.1
 """Shortest pause: timers are inexact, and a pause of nanoseconds would be repeated again and again."""
-_RETRY_SECONDS = 30.0
-"""Pause after the first failed attempt; it doubles up to `_MAX_RETRY_SECONDS`."""
-_MAX_RETRY_SECONDS = 300.0
+RETRY_SECONDS = 30.0
+"""Pause after the first failed attempt; it doubles up to `MAX_RETRY_SECONDS`."""
+MAX_RETRY_SECONDS = 300.0
+CREDENTIAL_CAUSES: Final = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING)
+"""Causes that only a change of the Secret removes. It is read again after `secret_interval`, which costs no login."""
 _ACTIVE_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
+
+
+MAX_FORMER: Final = 8
+"""Maximum number of Machines whose BMCs are cleaned up for a Workflow beside that of its present Machine."""
 
 
 class SupersededError(TinkedgeError):
@@ -68,10 +76,14 @@ class BootMemory:
     """The attempt in which OverrideLost was shown, and the time at which it was first shown."""
     ending_since: float | None = None
     """The time at which the clean-up after the Workflow's end began."""
+    is_undone: bool = False
+    """True if the clean-up of the present Machine's BMC has ended."""
     failures: int = 0
     """Number of failed attempts in a row."""
     not_before: float = 0.0
     """The time before which nothing is tried again."""
+    is_corrected: bool = False
+    """True if the Machine has changed since the last reconciliation began: the next attempt is due at once."""
 
     def forget_bmc(self) -> None:
         """Forget the ladder, readings and failures: another BMC boots the machine from now on."""
@@ -81,7 +93,7 @@ class BootMemory:
     def count_failure(self) -> float:
         """Count a failed attempt. Return the seconds until the next one, which double up to five minutes."""
         self.failures += 1
-        return float(min(_RETRY_SECONDS * 2 ** min(self.failures - 1, 10), _MAX_RETRY_SECONDS))
+        return float(min(RETRY_SECONDS * 2 ** min(self.failures - 1, 10), MAX_RETRY_SECONDS))
 
     def pause_for(self, seconds: float) -> None:
         """Try nothing again for this time."""
@@ -91,6 +103,18 @@ class BootMemory:
         """Return the seconds until the next attempt; 0 if it is due."""
         left = self.not_before - elapsed()
         return max(left, SOON_SECONDS) if left > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FormerBmc:
+    """A Machine that the Hardware named before, whose BMC is not cleaned up yet (`status.boot.former`).
+
+    `medium` is the kind of medium that was inserted, or empty. `since` is in Unix seconds; 0 if it is not known.
+    """
+
+    machine: NamespacedName
+    medium: str
+    since: float
 
 
 @dataclass(slots=True)
@@ -164,7 +188,7 @@ class BootWriter:
         finalizers = [*others, BOOT_FINALIZER] if present else others
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
         with suppress(NotFoundError):
-            await self._patch(WORKFLOW, case.key, body)
+            await self._context.patch(WORKFLOW, case.key, body)
 
     async def set_netboot(self, case: BootCase, *, is_allowed: bool) -> None:
         """Set `disableNetboot` of all interfaces of the Hardware."""
@@ -179,7 +203,7 @@ class BootWriter:
         hardware, version = NamespacedName.of(case.hardware), case.hardware["metadata"]["resourceVersion"]
         body = {"metadata": {"resourceVersion": version}, "spec": {"networkInterfaces": changes}}
         with suppress(NotFoundError):
-            await self._patch(HARDWARE, hardware, body)
+            await self._context.patch(HARDWARE, hardware, body)
         state = "permitted" if is_allowed else "forbidden"
         log.info("Workflow %s: netbooting of Hardware %s is %s", case.key, hardware, state)
 
@@ -229,6 +253,23 @@ class BootWriter:
         """Write fields of `status.boot`; None removes one."""
         await self.update(case, partial(_set_boot, **fields))
 
+    async def add_former(self, case: BootCase, machine: NamespacedName, medium: str) -> None:
+        """Write that the BMC of a Machine, which the Hardware named before, has to be cleaned up from now on.
+
+        `medium` is the kind of medium that was inserted, or empty.
+        """
+        entry = {"machine": machine.name, "since": rfc3339(self._context.now()), "medium": medium}
+        entry = {field: value for field, value in entry.items() if value}
+
+        def change(status: Status) -> None:
+            _set_boot(status, former=[*_without(status, machine), entry][-MAX_FORMER:])
+
+        await self.update(case, change)
+
+    async def drop_former(self, case: BootCase, machine: NamespacedName) -> None:
+        """Write that the BMC of a Machine is no longer to be cleaned up as a former one."""
+        await self.update(case, lambda status: _set_boot(status, former=_without(status, machine) or None))
+
     async def update(self, case: BootCase, change: Callable[[Status], None]) -> bool:
         """Write a change of the status, on top of the newest version. Return False if it changes nothing.
 
@@ -246,7 +287,7 @@ class BootWriter:
                 # A merge patch removes only the keys that it names.
                 body["status"]["boot"] = dict.fromkeys(case.boot) | status["boot"]
             try:
-                case.workflow = await self._patch(WORKFLOW, case.key, body, subresource="status")
+                case.workflow = await self._context.patch(WORKFLOW, case.key, body, subresource="status")
             except ConflictError:
                 if not tries_left:
                     raise
@@ -264,13 +305,6 @@ class BootWriter:
         if not is_same or paused(newest) or is_due(newest) != is_due(case.workflow):
             raise SupersededError
         return newest
-
-    async def _patch(
-        self, resource: ResourceType, key: NamespacedName, body: Raw, subresource: str | None = None
-    ) -> Raw:
-        context = self._context
-        patch = partial(context.client.patch, resource, key.name, key.namespace, body, subresource=subresource)
-        return await while_leading(context.elector, patch)
 
     async def is_current(self, case: BootCase) -> bool:
         """Return True if the informer's copy of the Workflow is the newest version.
@@ -299,6 +333,13 @@ def _set_boot(status: Status, **fields: Any) -> None:
     """Set fields of `status.boot`; None removes one."""
     boot = {**as_mapping(status.get("boot")), **fields}
     status["boot"] = {field: value for field, value in boot.items() if value is not None}
+
+
+def _without(status: Status, machine: NamespacedName) -> list[Raw]:
+    """Return the entries of `status.boot.former` without that of a Machine."""
+    former = as_mapping(status.get("boot")).get("former")
+    entries = [as_mapping(each) for each in former] if isinstance(former, list) else []
+    return [each for each in entries if each.get("machine") not in (None, machine.name)]
 
 
 # --- what a Workflow and a Hardware show ------------------------------------------------------------------------------
@@ -375,6 +416,21 @@ def prepared_machine_of(workflow: Raw) -> NamespacedName | None:
     """Return the Machine whose BMC was changed for a Workflow (`status.boot.machine`); None if there is none."""
     name = as_mapping(status_of(workflow).get("boot")).get("machine")
     return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
+
+
+def former_of(workflow: Raw) -> tuple[FormerBmc, ...]:
+    """Return the Machines in `status.boot.former` of a Workflow."""
+    former = as_mapping(status_of(workflow).get("boot")).get("former")
+    entries = [as_mapping(each) for each in former] if isinstance(former, list) else []
+    return tuple(
+        FormerBmc(
+            NamespacedName.of(workflow)._replace(name=str(each["machine"])),
+            str(each.get("medium") or ""),
+            parse_timestamp(each.get("since")) or 0.0,
+        )
+        for each in entries[:MAX_FORMER]
+        if each.get("machine")
+    )
 
 
 def last_boot_of(hardware: Raw) -> Raw:

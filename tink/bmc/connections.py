@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from tink.api.annotations import CREDENTIALS_REFUSED_ANNOTATION
@@ -48,7 +48,7 @@ from tink.bmc.redfish import RedfishClient, RedfishLayout
 from tink.bmc.settings import BmcSettings
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import MACHINE
+from tink.kube.resources import MACHINE, ResourceType
 from tink.kube.runtime import EventRecorder, LeaderElector, steady, while_leading
 from tink.limits import FairSemaphore, LimitedLog, Newest
 
@@ -527,7 +527,7 @@ def _joined(failures: list[BmcError]) -> BmcError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BmcContext:
-    """The parts that the controllers of Machines, Jobs and Tasks share. `now` returns Unix seconds."""
+    """The parts that the controllers of Machines, Jobs, Tasks and boots share. `now` returns Unix seconds."""
 
     client: KubeClient
     settings: BmcSettings
@@ -538,6 +538,16 @@ class BmcContext:
     limited_log: LimitedLog
     now: Callable[[], float] = time.time
 
+    async def patch(
+        self, resource: ResourceType, key: NamespacedName, body: Raw, *, subresource: str | None = None
+    ) -> Raw:
+        """Merge `body` into an object while this replica leads, and return the result.
+
+        Raises LeadershipLostError, NotFoundError, ConflictError, ApiError.
+        """
+        patch = partial(self.client.patch, resource, key.name, key.namespace, body, subresource=subresource)
+        return await while_leading(self.elector, patch)
+
     async def record_refusal(self, machine: Raw, login: str) -> None:
         """Write to a Machine that its BMC has refused a login (`login_of`), so that a restart does not repeat it.
 
@@ -547,4 +557,4 @@ class BmcContext:
             return
         key, body = NamespacedName.of(machine), {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}}
         with suppress(NotFoundError):  # it was deleted meanwhile
-            await while_leading(self.elector, lambda: self.client.patch(MACHINE, key.name, key.namespace, body))
+            await self.patch(MACHINE, key, body)

@@ -207,7 +207,8 @@ class JobController:
                 return DONE
             if not is_true(task, "Completed"):
                 return DONE  # it is queued again when its Task changes
-        done = f"{len(job['spec']['tasks'])} tasks are completed"
+        count = len(job["spec"]["tasks"])
+        done = "the task is completed" if count == 1 else f"{count} tasks are completed"
         await self._write(job, "Completed", "TasksCompleted", done, completionTime=rfc3339(self._context.now()))
         return DONE
 
@@ -302,10 +303,7 @@ class JobController:
             "status": {"conditions": conditions, **fields},
         }
         with suppress(NotFoundError):
-            await while_leading(
-                self._context.elector,
-                lambda: self._context.client.patch(JOB, key.name, key.namespace, body, subresource="status"),
-            )
+            await self._context.patch(JOB, key, body, subresource="status")
         is_warning = kind == "Failed" or not is_true
         self._context.recorder.event(job, JOB, Event(reason, message or "the first task begins", warning=is_warning))
         level = logging.WARNING if is_warning else logging.INFO
@@ -560,11 +558,7 @@ class TaskController(Collector):
         log.log(level, "Task %s: %s: %s", key, reason, bounded(outcome.message), extra={"fields": {"task": str(key)}})
 
     async def _patch(self, task: Raw, status: Raw) -> None:
-        key = NamespacedName.of(task)
-        await while_leading(
-            self._context.elector,
-            lambda: self._context.client.patch(TASK, key.name, key.namespace, {"status": status}, subresource="status"),
-        )
+        await self._context.patch(TASK, NamespacedName.of(task), {"status": status}, subresource="status")
 
     # --- how to reach the BMC -----------------------------------------------------------------------------------------
 

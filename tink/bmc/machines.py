@@ -22,7 +22,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -41,7 +40,7 @@ from tink.kube.cache import Index, Informer
 from tink.kube.client import NotFoundError
 from tink.kube.objects import NamespacedName, merge_patch
 from tink.kube.resources import HARDWARE, MACHINE
-from tink.kube.runtime import DONE, Controller, Event, Result, while_leading
+from tink.kube.runtime import DONE, Controller, Event, Result
 from tink.metrics.families import counter, gauge
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
@@ -80,17 +79,8 @@ class MachineController(Collector):
     ) -> None:
         """`uniform` spreads the polls."""
         self._context = context
-        self._client = context.client
         self._machines = machines
         self._hardware = hardware
-        self._reader = context.reader
-        self._refused = context.connections.refused
-        self._connections = context.connections
-        self._settings = settings = context.settings
-        self._elector = context.elector
-        self._recorder = context.recorder
-        self._limited_log = limited_log = context.limited_log
-        self._now = context.now
         self._uniform = uniform
         self._following = False
         self._failures: dict[NamespacedName, int] = {}
@@ -105,6 +95,7 @@ class MachineController(Collector):
         self._inventory_due: dict[NamespacedName, float] = {}
         """Unix seconds of the next inventory."""
         self._polls: Counter[str] = Counter(success=0)
+        settings, limited_log = context.settings, context.limited_log
         first, longest = settings.retry_first, settings.retry_longest
         self.runtime = Controller(
             "Machine",
@@ -129,7 +120,7 @@ class MachineController(Collector):
             key = NamespacedName.of(machine)
             wait = 0.0
             if condition(machine, CONTACTABLE) and not _wants_inventory(machine):
-                wait = self._uniform(0.0, self._settings.poll_interval)
+                wait = self._uniform(0.0, self._context.settings.poll_interval)
             self.runtime.queue.add_after(key, wait)
         for hardware in self._hardware.list():
             self._hardware_changed(hardware, None)
@@ -198,7 +189,7 @@ class MachineController(Collector):
         if machine is None or machine["metadata"].get("deletionTimestamp"):
             return DONE
         is_doubtful = key in self._failures
-        if is_doubtful and self._doubtful >= max(1, self._settings.poll_workers // _DOUBTFUL_PART):
+        if is_doubtful and self._doubtful >= max(1, self._context.settings.poll_workers // _DOUBTFUL_PART):
             return Result(self._uniform(0.5, 1.0) * _DOUBTFUL_SECONDS)
         self._doubtful += is_doubtful
         try:
@@ -207,21 +198,22 @@ class MachineController(Collector):
             self._doubtful -= is_doubtful
 
     async def _poll(self, key: NamespacedName, machine: Raw) -> Result:
+        reader, connections = self._context.reader, self._context.connections
         spec, login = as_mapping(machine["spec"].get("connection")), ""
         try:
-            connection = connection_of(spec, await self._reader.authority(spec, key.namespace))
-            credentials = await self._reader.credentials(spec, key.namespace)
+            connection = connection_of(spec, await reader.authority(spec, key.namespace))
+            credentials = await reader.credentials(spec, key.namespace)
             bmc = bmc_of(connection)
             login = login_of(bmc, credentials)
-            self._refused.restore(machine, bmc, credentials)
+            connections.refused.restore(machine, bmc, credentials)
             if key in self._permitted:
                 self._permitted.discard(key)
-                self._refused.forget(bmc, credentials)
-            if self._connections.is_busy(bmc):
+                connections.refused.forget(bmc, credentials)
+            if connections.is_busy(bmc):
                 return Result(_BUSY_SECONDS)
             found: Raw | None = None
             is_due = self._is_inventory_due(key, machine)
-            async with self._connections.open(key, connection, credentials, reuse_layout=not is_due) as session:
+            async with connections.open(key, connection, credentials, reuse_layout=not is_due) as session:
                 seen = await session.observe()
                 protocol = session.protocol
                 if protocol == "redfish" and is_due:
@@ -233,7 +225,7 @@ class MachineController(Collector):
         await self._answered(key, machine, seen.power, protocol)
         if found is not None:
             await self._write_inventory(key, found)
-        return Result(self._spread(self._settings.poll_interval))
+        return Result(self._spread(self._context.settings.poll_interval))
 
     async def _answered(self, key: NamespacedName, machine: Raw, power: PowerState, protocol: str) -> None:
         name = "Redfish" if protocol == "redfish" else "IPMI"
@@ -245,6 +237,7 @@ class MachineController(Collector):
 
     async def _failed(self, key: NamespacedName, machine: Raw, login: str, error: BmcError) -> Result:
         """Report a failed poll. Return when the next one is due."""
+        settings = self._context.settings
         self._polls[error.cause.value] += 1
         count = self._failures[key] = self._failures.get(key, 0) + 1
         if error.cause is Cause.CREDENTIALS_REFUSED:
@@ -256,8 +249,8 @@ class MachineController(Collector):
         if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
             # These cost no login until the Secret changes.
             del self._failures[key]
-            return Result(min(self._spread(self._settings.secret_interval), self._settings.poll_interval))
-        pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), self._settings.poll_interval)
+            return Result(min(self._spread(settings.secret_interval), settings.poll_interval))
+        pause = min(_RETRY_SECONDS * 2 ** min(count - 1, 10), settings.poll_interval)
         return Result(max(self._spread(pause), min(error.retry_after, _MAX_RETRY_AFTER)))
 
     async def _report(self, machine: Raw, power: PowerState, *, is_true: bool, reason: str, message: str) -> None:
@@ -269,7 +262,7 @@ class MachineController(Collector):
             is_true=is_true,
             reason=reason,
             message=message,
-            now=self._now(),
+            now=self._context.now(),
             time_field="lastUpdateTime",
         )
         if status.get("powerState") == power.value and status.get("conditions") == conditions:
@@ -278,16 +271,13 @@ class MachineController(Collector):
         await self._patch(key, {"status": {"powerState": power.value, "conditions": conditions}}, subresource="status")
         is_news = before.get("status") != str(is_true) or (not is_true and before.get("reason") != reason)
         if is_news and (before or not is_true):
-            self._recorder.event(machine, MACHINE, Event(reason, message, warning=not is_true))
+            self._context.recorder.event(machine, MACHINE, Event(reason, message, warning=not is_true))
             level = logging.INFO if is_true else logging.WARNING
-            self._limited_log.log(level, "Machine %s: %s: %s", key, reason, message, owner=key.namespace)
+            self._context.limited_log.log(level, "Machine %s: %s: %s", key, reason, message, owner=key.namespace)
 
     async def _patch(self, key: NamespacedName, body: Raw, subresource: str | None = None) -> None:
         with suppress(NotFoundError):  # it was deleted meanwhile
-            await while_leading(
-                self._elector,
-                lambda: self._client.patch(MACHINE, key.name, key.namespace, body, subresource=subresource),
-            )
+            await self._context.patch(MACHINE, key, body, subresource=subresource)
 
     def _spread(self, seconds: float) -> float:
         return seconds * self._uniform(1 - _JITTER, 1 + _JITTER)
@@ -301,9 +291,9 @@ class MachineController(Collector):
         due = self._inventory_due.get(key)
         if due is None:
             written = [_inventory_time(each) for each in hardware]
-            due = min(written) + self._spread(self._settings.inventory_interval) if all(written) else 0.0
+            due = min(written) + self._spread(self._context.settings.inventory_interval) if all(written) else 0.0
             self._inventory_due[key] = due
-        return _wants_inventory(machine) or self._now() >= due
+        return _wants_inventory(machine) or self._context.now() >= due
 
     def _hardware_of(self, key: NamespacedName) -> Iterator[Raw]:
         """Yield the Hardware whose inventory the Machine gives."""
@@ -319,14 +309,14 @@ class MachineController(Collector):
         except BmcError as error:
             if error.cause is Cause.CREDENTIALS_REFUSED:
                 raise
-            self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
-            self._limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
+            self._inventory_due[key] = self._context.now() + self._spread(_INVENTORY_RETRY_SECONDS)
+            self._context.limited_log.log(logging.INFO, "Machine %s: no inventory: %s", key, error, owner=key.namespace)
             return None
         if not found:  # the inventory that was read before is the better one
-            self._inventory_due[key] = self._now() + self._spread(_INVENTORY_RETRY_SECONDS)
+            self._inventory_due[key] = self._context.now() + self._spread(_INVENTORY_RETRY_SECONDS)
             return None
-        self._inventory_due[key] = self._now() + self._spread(self._settings.inventory_interval)
-        return {"lastUpdated": rfc3339(self._now()), "collectionMethod": "redfish", **found}
+        self._inventory_due[key] = self._context.now() + self._spread(self._context.settings.inventory_interval)
+        return {"lastUpdated": rfc3339(self._context.now()), "collectionMethod": "redfish", **found}
 
     async def _write_inventory(self, key: NamespacedName, found: Raw) -> None:
         """Write the inventory to each Hardware that names the Machine."""
@@ -335,10 +325,7 @@ class MachineController(Collector):
             before = as_mapping(as_mapping(hardware.get("status")).get("inventory")).get("outOfBand")
             body = {"status": {"inventory": {"outOfBand": merge_patch(as_mapping(before), found)}}}
             with suppress(NotFoundError):
-                await while_leading(
-                    self._elector,
-                    partial(self._client.patch, HARDWARE, name.name, name.namespace, body, subresource="status"),
-                )
+                await self._context.patch(HARDWARE, name, body, subresource="status")
 
     # --- the Hardware of a Machine ------------------------------------------------------------------------------------
 
@@ -356,15 +343,12 @@ class MachineController(Collector):
         if _power_of_hardware(hardware) != (power or ""):
             body: Raw = {"status": {"power": power}}
             with suppress(NotFoundError):
-                await while_leading(
-                    self._elector,
-                    lambda: self._client.patch(HARDWARE, key.name, key.namespace, body, subresource="status"),
-                )
+                await self._context.patch(HARDWARE, key, body, subresource="status")
         if machine is None or found is not None:
             return DONE
         message = f"spec.bmcRef: there is no Machine {machine} of {RUFIO_GROUP}"
-        self._recorder.event(hardware, HARDWARE, Event("MachineNotFound", message, warning=True))
-        self._limited_log.warning("Hardware %s: %s", key, message, owner=key.namespace)
+        self._context.recorder.event(hardware, HARDWARE, Event("MachineNotFound", message, warning=True))
+        self._context.limited_log.warning("Hardware %s: %s", key, message, owner=key.namespace)
         return DONE
 
 

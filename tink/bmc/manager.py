@@ -201,6 +201,7 @@ class BmcManager(Collector):
             "bmc-job": self._jobs.runtime,
             "bmc-task": self._tasks.runtime,
             "bmc-boot": self._boots.runtime,
+            "bmc-former": self._boots.former,
         }
 
     @property

@@ -11,6 +11,8 @@ so a restart of the process continues where it was:
     prepared     the condition BootPrepared is True: the server sends the Workflow
     clean-up     after the end of the Workflow, in whatever state (`tink.bmc.boot_clean_up`); then the finalizer goes
 
+A BMC that the Hardware no longer names is cleaned up beside the boot with the present one (`status.boot.former`).
+
 `status.boot` has the progress, and BootPrepared the reason while it is False. The Workflow stays Pending, also after
 the last way: a machine that boots after a person has corrected the cause gets its Workflow.
 
@@ -51,12 +53,14 @@ from tink.bmc.boot_clean_up import BootCleanUp
 from tink.bmc.boot_operations import BmcReach, BootOperations, BootStep, BootUrls
 from tink.bmc.boot_order import BootOrder
 from tink.bmc.boot_status import (
+    CREDENTIAL_CAUSES,
     SOON_SECONDS,
     BootCase,
     BootMemory,
     BootWriter,
     SupersededError,
     elapsed,
+    former_of,
     hardware_of,
     is_due,
     is_over,
@@ -131,11 +135,21 @@ class BootController(Collector):
         self._memories: dict[str, BootMemory] = {}
         """By the uid of the Workflow."""
         self._on_machine: Index[NamespacedName, NamespacedName] = Index()
-        """Workflows that wait for a boot, by the Machine of their Hardware."""
+        """Workflows that wait for a boot or for their clean-up, by its Machine."""
+        self._on_former: Index[NamespacedName, NamespacedName] = Index()
+        """Workflows with a former Machine whose BMC is not cleaned up (`status.boot.former`), by that Machine."""
         self._results: Counter[str] = Counter(Booted=0)
         self.runtime = Controller(
             "Workflow boot",
             self._reconcile,
+            retry_first=settings.retry_first,
+            retry_longest=settings.retry_longest,
+            limited_log=context.limited_log,
+            workers=settings.task_workers,
+        )
+        self.former = Controller(
+            "Clean-up of former BMCs",
+            self._clean_former,
             retry_first=settings.retry_first,
             retry_longest=settings.retry_longest,
             limited_log=context.limited_log,
@@ -171,6 +185,9 @@ class BootController(Collector):
             self._queue_others(new)
         if is_protected(new) or (options_of(new) and not is_over(new)):
             self.runtime.queue.add(key)
+        former = former_of(new)
+        if former and (old is None or former != former_of(old) or paused(old) != paused(new)):
+            self.former.queue.add(key)
 
     def _gone(self, old: Raw) -> None:
         key = NamespacedName.of(old)
@@ -178,6 +195,7 @@ class BootController(Collector):
             cancel_once(self._running[key])
         self._memories.pop(str(old["metadata"].get("uid")), None)
         self._on_machine.set(key, ())
+        self._on_former.set(key, ())
         self._order.forget(key)
         self._queue_others(old)
 
@@ -207,8 +225,10 @@ class BootController(Collector):
                 workflow = self._workflows.get(*key)
                 memory = self._memories.get(str(workflow["metadata"]["uid"])) if workflow is not None else None
                 if memory is not None:
-                    memory.not_before = 0.0
+                    memory.is_corrected = True
                 self.runtime.queue.add(key)
+            for key in self._on_former.keys(NamespacedName.of(new)):
+                self.former.queue.add(key)
 
     # --- one reconciliation -------------------------------------------------------------------------------------------
 
@@ -219,6 +239,8 @@ class BootController(Collector):
             return DONE
         uid = str(workflow["metadata"]["uid"])
         memory = self._memories.setdefault(uid, BootMemory())
+        if memory.is_corrected:
+            memory.is_corrected, memory.not_before = False, 0.0
         case = BootCase(key, workflow, self._hardware.get(*hardware_of(workflow)) or {}, memory)
         try:
             if is_over(workflow):
@@ -241,11 +263,28 @@ class BootController(Collector):
 
     async def _finish(self, case: BootCase) -> Result:
         """Clean up after the end of the Workflow."""
+        machine = case.prepared_machine or case.machine
+        self._on_machine.set(case.key, (machine,) if machine is not None else ())
         if pause := await self._clean_up.finish(case):
             return Result(pause)
         self._memories.pop(case.uid, None)
+        self._on_machine.set(case.key, ())
         self._order.forget(case.key)
         return DONE
+
+    async def _clean_former(self, key: NamespacedName) -> Result:
+        """Clean up BMCs of Machines that the Hardware named before, while the boot goes on with another one."""
+        workflow = self._workflows.get(*key)
+        former = former_of(workflow) if workflow is not None and not paused(workflow) else ()
+        self._on_former.set(key, [each.machine for each in former])
+        if workflow is None or not former:
+            return DONE
+        case = BootCase(key, workflow, self._hardware.get(*hardware_of(workflow)) or {}, BootMemory())
+        try:
+            pause = await self._clean_up.retry_former(case)
+        except SupersededError:
+            return Result(_STALE_SECONDS)
+        return Result(pause) if pause else DONE
 
     async def _prepare(self, case: BootCase) -> Result:
         """Boot the machine of a Pending Workflow."""
@@ -281,8 +320,11 @@ class BootController(Collector):
 
     async def _change_machine(self, case: BootCase) -> Result:
         """Begin again with the Machine that the Hardware names now, after the clean-up of the former one."""
-        if case.prepared_machine is not None:
-            await self._clean_up.leave(case, case.prepared_machine)
+        former = case.prepared_machine
+        if former is not None and not await self._clean_up.leave(case, former):
+            await self._writer.add_former(case, former, str(case.boot.get("medium") or ""))
+        if case.machine is not None:
+            await self._writer.drop_former(case, case.machine)
         case.memory.forget_bmc()
         fields = dict.fromkeys(("way", "attempt", "machine", "since", "lastBoot", "medium", "done"))
         message = f"begins again, because Hardware {hardware_of(case.workflow)} now names Machine {case.machine}"
@@ -334,7 +376,7 @@ class BootController(Collector):
     async def _failed(self, case: BootCase, error: BmcError) -> Result:
         """Report that the BMC can't be used now. Return when it is tried again."""
         pause = max(case.memory.count_failure(), error.retry_after)
-        if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
+        if error.cause in CREDENTIAL_CAUSES:
             pause = self._context.settings.secret_interval  # it costs no login until the Secret changes
         elif case.mode == BootMode.CUSTOMBOOT and error.cause not in (*_CONCERNS_BMC, Cause.CONFLICT):
             pause = _REFUSED_SECONDS

@@ -21,6 +21,7 @@ from typing import Any
 from tests.support.api import InProcessApi
 from tests.support.bmc import PASSWORD, USER, FakeBmc, MemoryTransport
 from tests.support.informer import InMemoryInformer
+from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tink.api.v1alpha2 import Raw
 from tink.bmc.boot_operations import BootUrls
@@ -44,6 +45,8 @@ from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW, 
 GROUP = "bmc.tinkerbell.org/v1alpha1"
 HOST = "192.0.2.10"
 NOW = 1_800_000_000.0
+MAC = "52:54:00:00:00:01"
+NETBOOT = {"bootMode": "netboot"}
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------
@@ -86,6 +89,31 @@ def power(action: str) -> Raw:
 
 
 PXE = {"oneTimeBootDeviceAction": {"device": ["pxe"], "efiBoot": True}}
+
+
+def computer(**interface: Any) -> Raw:
+    """The Hardware `m1` with one interface, whose BMC is that of the Machine `bmc1`."""
+    obj = hardware("m1", interfaces={MAC: {"dhcp": {"ip": "192.0.2.7", "netmask": "255.255.255.0"}, **interface}})
+    obj["spec"]["bmcRef"] = {"name": "bmc1"}
+    return obj
+
+
+def workflow(name: str = "w1", options: Raw | None = None, **status: Any) -> Raw:
+    """A Workflow as the controller of Workflows has prepared it: Pending, with one action."""
+    prepared = {
+        "state": "Pending",
+        "lastTransitioned": "2027-01-15T08:00:00Z",
+        "actions": [{"id": "a", "state": "Pending", "rendered": {"name": "install", "image": "i"}}],
+        "dispatched": False,
+    }
+    spec: Raw = {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}}
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Workflow",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec | ({"bootOptions": options} if options else {}),
+        "status": prepared | status,
+    }
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------

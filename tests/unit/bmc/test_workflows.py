@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.bmc import FakeBmc, Fault
-from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
-from tests.unit.bmc.rig import HOST, Ipmi, IpmiRig, Rig, machine, secret
+from tests.unit.bmc.rig import HOST, MAC, NETBOOT, NOW, Ipmi, IpmiRig, Rig, computer, machine, secret, workflow
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.bmc.model import BmcError, Cause
@@ -25,32 +24,6 @@ from tink.timestamps import rfc3339
 from tink.workflow.guards import boot_begun, has_post_actions
 
 virtual = pytest.mark.looptime
-MAC = "52:54:00:00:00:01"
-NETBOOT = {"bootMode": "netboot"}
-
-
-def computer(**interface: Any) -> Raw:
-    obj = hardware("m1", interfaces={MAC: {"dhcp": {"ip": "192.0.2.7", "netmask": "255.255.255.0"}, **interface}})
-    obj["spec"]["bmcRef"] = {"name": "bmc1"}
-    return obj
-
-
-def workflow(name: str = "w1", options: Raw | None = None, **status: Any) -> Raw:
-    """A Workflow as the controller of Workflows has prepared it: Pending, with one action."""
-    prepared = {
-        "state": "Pending",
-        "lastTransitioned": "2027-01-15T08:00:00Z",
-        "actions": [{"id": "a", "state": "Pending", "rendered": {"name": "install", "image": "i"}}],
-        "dispatched": False,
-    }
-    spec: Raw = {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}}
-    return {
-        "apiVersion": "tinkerbell.org/v1alpha2",
-        "kind": "Workflow",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": spec | ({"bootOptions": options} if options else {}),
-        "status": prepared | status,
-    }
 
 
 class Urls:
@@ -80,7 +53,7 @@ class Machine:
             for target in boots[reported:]:
                 client = "Netboot" if target in self._netboots_by else self._client
                 if client:
-                    at = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time(), "milliseconds")
+                    at = rfc3339(NOW + asyncio.get_running_loop().time(), "milliseconds")
                     last = {"at": at, "client": client, "mac": MAC}
                     self._rig.api.change(HARDWARE, "m1", status={"lastBoot": last})
             reported = len(boots)
@@ -419,7 +392,7 @@ async def test_clean_up_is_given_up_after_an_hour_if_the_bmc_does_not_answer() -
         rig.api.put(workflow(options=NETBOOT))
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
         rig.hanging.add(HOST)
-        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        now = rfc3339(NOW + asyncio.get_running_loop().time())
         rig.api.change(WORKFLOW, "w1", status={"state": "Failed", "lastTransitioned": now})
         await elapse(1800)
         assert rig.api.read(WORKFLOW, "w1")["metadata"]["finalizers"]  # type: ignore[index]
@@ -760,7 +733,7 @@ async def test_post_actions_wait_while_another_workflow_runs_on_the_machine() ->
         rig.api.put(workflow(options={"bootMode": "customboot", "custombootConfig": config}))
         await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
         rig.api.put(workflow("w2", state="Running"))
-        now = rfc3339(1_800_000_000.0 + asyncio.get_running_loop().time())
+        now = rfc3339(NOW + asyncio.get_running_loop().time())
         rig.api.change(WORKFLOW, "w1", status={"state": "Succeeded", "lastTransitioned": now})
         await elapse(300)
         assert rig.bmc.resets == []
@@ -879,3 +852,174 @@ async def test_failing_clean_up_is_shown_while_it_is_repeated() -> None:
         assert finalizers(rig)
         rig.hanging.clear()
         await rig.until(lambda: not finalizers(rig))
+
+
+async def until_ended_and_failing(rig: Rig, cause: Cause, seconds: float) -> None:
+    """Boot the machine, end its Workflow, and let its clean-up fail for some time."""
+    rig.api.put(workflow(options=NETBOOT))
+    await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    rig.bmc.boot |= LEFT
+    if cause is Cause.UNREACHABLE:
+        rig.hanging.add(HOST)
+    else:
+        rig.api.put(secret("wrong"))
+        await elapse(30)  # the former password is no longer in memory
+    now = rfc3339(NOW + asyncio.get_running_loop().time())
+    rig.api.change(WORKFLOW, "w1", status={"state": "Failed", "lastTransitioned": now})
+    await rig.until(lambda: cleaned_up(rig)[:2] == ("False", cause.value))
+    await elapse(seconds)
+    assert finalizers(rig)
+
+
+@virtual
+async def test_corrected_secret_is_used_for_a_failing_clean_up_within_a_minute() -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig)):
+        await until_ended_and_failing(rig, Cause.CREDENTIALS_REFUSED, 800)
+        rig.api.put(secret())
+        await rig.until(lambda: not finalizers(rig), within=60)
+    assert cleaned_up(rig)[0] == "True"
+    assert rig.bmc.failed_logins == 1
+
+
+@virtual
+@pytest.mark.parametrize("seconds", [5, 60], ids=["during a try", "between two tries"])
+async def test_corrected_machine_is_used_for_a_failing_clean_up_at_once(seconds: int) -> None:
+    rig = Rig(computer(), machine(), secret())
+    async with running(rig, Machine(rig), poll_interval=100_000.0):
+        await until_ended_and_failing(rig, Cause.UNREACHABLE, 1000)
+        tries = len(rig.tried)
+        await rig.until(lambda: len(rig.tried) > tries)
+        await elapse(seconds)
+        rig.bmcs[OTHER_HOST] = rig.bmc
+        rig.api.put(machine(host=OTHER_HOST))
+        await rig.until(lambda: not finalizers(rig), within=35)
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+def former(rig: Rig) -> list[str]:
+    """The Machines whose BMCs are not cleaned up yet after a correction of bmcRef."""
+    return [each["machine"] for each in boot(rig).get("former", ())]
+
+
+async def until_corrected(rig: Rig) -> None:
+    """Begin a boot, and name another Machine in the Hardware while the BMC of the former one does not answer."""
+    rig.bmcs[OTHER_HOST] = FakeBmc(power="On")
+    rig.api.put(workflow(options=NETBOOT))
+    await rig.until(lambda: boot(rig).get("since"))
+    rig.bmc.boot |= LEFT
+    rig.hanging.add(HOST)
+    name_machine(rig, "bmc2")
+    await rig.until(lambda: boot(rig).get("machine") == "bmc2" and boot(rig).get("since"))
+    assert former(rig) == ["bmc1"]
+
+
+@virtual
+async def test_former_bmc_is_cleaned_up_as_soon_as_it_answers_while_the_boot_goes_on() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        await elapse(600)
+        resets = list(rig.bmcs[OTHER_HOST].resets)
+        rig.hanging.clear()
+        await rig.until(lambda: not former(rig), within=301)
+        assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+        assert rig.bmcs[OTHER_HOST].resets[: len(resets)] == resets
+        assert rig.bmc.resets == ["On"]
+
+
+@virtual
+async def test_former_bmc_is_cleaned_up_after_a_restart_and_after_the_end_of_the_workflow() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        await elapse(120)
+        assert finalizers(rig)
+    async with running(rig):
+        await elapse(120)
+        assert finalizers(rig)
+        rig.hanging.clear()
+        await rig.until(lambda: not finalizers(rig), within=301)
+        assert rig.manager.remembered_boots == 0
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+    assert not former(rig)
+
+
+@virtual
+async def test_corrected_machine_is_used_for_the_clean_up_of_a_former_bmc() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        await elapse(1000)
+        rig.bmcs["192.0.2.12"] = rig.bmc
+        rig.api.put(machine(host="192.0.2.12"))
+        await rig.until(lambda: not former(rig), within=35)
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+@virtual
+async def test_clean_up_of_a_former_bmc_is_given_up_after_an_hour() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        await elapse(3400)
+        assert former(rig) == ["bmc1"]
+        await elapse(700)
+        assert not former(rig)
+        rig.api.change(WORKFLOW, "w1", status={"state": "Canceled"})
+        await rig.until(lambda: not finalizers(rig), within=60)
+
+
+@virtual
+async def test_machine_that_the_hardware_names_again_is_no_former_one_any_more() -> None:
+    rig = Rig(computer(), machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        name_machine(rig, "bmc1")
+        await rig.until(lambda: boot(rig).get("machine") is None)
+        assert not former(rig)
+        rig.hanging.clear()
+        await rig.until(lambda: boot(rig).get("machine") == "bmc1" and boot(rig).get("since"))
+        assert rig.bmc.boots[-1] == "Pxe"
+
+
+@virtual
+async def test_former_bmc_is_left_alone_while_the_workflow_of_another_hardware_uses_it() -> None:
+    other = computer()
+    other["metadata"]["name"] = "m2"
+    other["spec"]["networkInterfaces"] = {"52:54:00:00:00:02": {}}
+    rig = Rig(computer(), other, machine(), machine("bmc2", OTHER_HOST), secret())
+    async with running(rig):
+        await until_corrected(rig)
+        working = workflow("w2", state="Running")
+        working["spec"]["hardwareRef"] = {"name": "m2"}
+        rig.api.put(working)
+        rig.hanging.clear()
+        await elapse(700)
+        assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Once"
+        rig.api.change(WORKFLOW, "w2", status={"state": "Succeeded"})
+        await rig.until(lambda: not former(rig), within=301)
+    assert rig.bmc.boot["BootSourceOverrideEnabled"] == "Disabled"
+
+
+@virtual
+async def test_clean_up_of_a_former_bmc_that_waits_for_a_boot_by_it_does_not_undo_that_boot() -> None:
+    other = computer()
+    other["metadata"]["name"] = "m2"
+    other["spec"]["networkInterfaces"] = {"52:54:00:00:00:02": {}}
+    rig = Rig(computer(), other, machine(), machine("bmc2", OTHER_HOST), secret(), bmc=FakeBmc(post_seconds=200.0))
+    async with running(rig, poll_interval=100_000.0):
+        await until_corrected(rig)
+        rig.bmc.power, rig.seconds = "Off", 1.0
+        rig.hanging.clear()
+        tries = len(rig.tried)
+        second = workflow("w2", options=NETBOOT)
+        second["spec"]["hardwareRef"] = {"name": "m2"}
+        rig.api.put(second)
+        await rig.until(lambda: HOST in [host for _, _, host in rig.tried[tries:]])
+        rig.api.change(MACHINE, "bmc1", metadata={"annotations": {"site": "changed"}})  # the clean-up is tried now
+        await rig.until(lambda: reason(rig, "w2") == "WaitingForDiscover")
+        await elapse(300)
+        rig.bmc.run_until(asyncio.get_running_loop().time())
+    assert rig.bmc.boots[-1] == "Pxe"

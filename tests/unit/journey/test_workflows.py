@@ -16,7 +16,7 @@ from edge.run.machine_work import AgentJourney, WorkflowJourney
 from tests.support import objects
 from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.bmc.boot import BootReason
 from tink.bmc.model import Cause
 from tink.server import ActivityKind, AgentActivity
@@ -106,6 +106,7 @@ QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
         (DEFAULTED, None, []),
         (workflow("Pending", action(1, "Pending")), DEFAULTED, [f"{INSTALL} Pending"]),
         (workflow("Pending", uid="u2"), workflow("Pending", uid="u1"), [f"{INSTALL} Pending"]),
+        (workflow("Pending", uid="u2"), SHORT, [f"{INSTALL} Pending"]),
         (workflow("Succeeded", action(1, "Succeeded")), None, []),
         (
             workflow("Running", action(1, "Succeeded"), action(2, "Running")),
@@ -119,7 +120,16 @@ QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
             ["action step-1 started (1 of 1)", "action step-1 succeeded in 0.0 s (1 of 1)"],
         ),
     ],
-    ids=["pending-by-default", "taken", "recreated", "ended-before", "began-before", "history-alone", "quick-action"],
+    ids=[
+        "pending-by-default",
+        "taken",
+        "recreated",
+        "recreated-after-its-end",
+        "ended-before",
+        "began-before",
+        "history-alone",
+        "quick-action",
+    ],
 )
 def test_change_is_recorded_if_it_is_new(journey, workflows, new, before, logged):
     workflows.on_change(new, before)
@@ -342,31 +352,109 @@ def test_progress_of_bmc_control_is_on_the_journey_once_each(inventory, clock):
     assert journey.last_sign(MAC) is None
 
 
-def test_clean_up_after_the_end_is_on_the_journey_once_and_is_no_sign_of_the_machine(inventory, clock):
-    journey = Journey(clock)
-    workflows = WorkflowJourney(journey, inventory)
+UNREACHABLE = ("False", "BmcUnreachable", "the BMC is not cleaned up: no connection to 10.9.9.9", T1)
+EJECTED = ("True", "CleanedUp", "the medium is ejected", T2)
 
-    def ended(status: str, reason: str, message: str) -> Raw:
-        found = {"type": "BootCleanedUp", "status": status, "reason": reason, "message": message}
-        return workflow("Failed", conditions=[found])
 
-    before = workflow("Failed")
+def cleaned(status: str, reason: str, message: str, since: str, *, uid: str = "u1", released: bool = True) -> Raw:
+    """Return a Workflow that has failed, with the result of its clean-up."""
+    found = {"type": "BootCleanedUp", "status": status, "reason": reason, "message": message}
+    obj = workflow("Failed", uid=uid, message="Failed", conditions=[found | {"lastTransitionTime": since}])
+    obj["metadata"]["finalizers"] = [] if released else [BOOT_FINALIZER]
+    return obj
+
+
+def ended() -> Raw:
+    """Return a Workflow that has failed and is not cleaned up yet."""
+    obj = workflow("Failed", message="Failed")
+    obj["metadata"]["finalizers"] = [BOOT_FINALIZER]
+    return obj
+
+
+def clean_ups(journey: Journey, mac: str = MAC) -> list[tuple[Outcome, str]]:
+    return [(each.outcome, each.message) for each in journey.events(mac) if "clean_up" in each.detail]
+
+
+NOT_CLEANED = (Outcome.WARNING, "after the workflow: the BMC is not cleaned up: no connection to 10.9.9.9")
+CLEANED = (Outcome.OK, "after the workflow: the medium is ejected")
+
+
+def restarted(first: Journey, clock: Any) -> Journey:
+    """Return the journey of the next run of an edge, with the history of the run before."""
+    clock.now += 60
+    second = Journey(clock, began=clock.now)
+    for mac in first.macs():
+        for time, entry in first.after(mac, 0.0, 100):
+            _, _, note = read(plain(Happened(time, mac, entry)))
+            second.take_in(mac, time, note, now=False)
+    return second
+
+
+def test_clean_up_after_the_end_is_on_the_journey_once_and_is_no_sign_of_the_machine(journey, workflows):
+    before = ended()
     for stage in (
-        ended("False", "BmcUnreachable", "the BMC is not cleaned up: no connection to 10.9.9.9"),
-        ended("True", "CleanedUp", "the medium is ejected"),
+        cleaned(*UNREACHABLE, released=False),
+        cleaned(*EJECTED, released=False),
+        cleaned(*EJECTED),
     ):
         workflows.on_change(stage, before)
         workflows.on_change(stage, copy.deepcopy(stage))  # a resync
         before = stage
-    assert [(each.outcome, each.message, each.detail["clean_up"]) for each in journey.events(MAC)] == [
-        (
-            Outcome.WARNING,
-            "after the workflow: the BMC is not cleaned up: no connection to 10.9.9.9",
-            "BmcUnreachable",
-        ),
-        (Outcome.OK, "after the workflow: the medium is ejected", "CleanedUp"),
-    ]
+    workflows.on_change(cleaned(*EJECTED), SHORT)
+    assert clean_ups(journey) == [NOT_CLEANED, CLEANED]
+    detail = journey.events(MAC)[-1].detail
+    assert (detail["clean_up"], detail["since"]) == ("CleanedUp", T2)
     assert journey.last_sign(MAC) is None
+
+
+def test_clean_up_in_the_same_change_as_the_end_is_on_the_journey_after_the_end(journey, workflows):
+    workflows.on_change(cleaned(*EJECTED), workflow("Running"))
+    assert messages(journey) == [f"{INSTALL} Failed", CLEANED[1]]
+
+
+def test_clean_up_that_ended_while_the_edge_was_stopped_is_recorded_by_its_next_run_once(inventory, clock):
+    first = Journey(clock)
+    WorkflowJourney(first, inventory).on_change(ended(), workflow("Running"))
+    second = restarted(first, clock)
+    WorkflowJourney(second, inventory).on_change(cleaned(*EJECTED), None)
+    assert clean_ups(second) == [CLEANED]
+    third = restarted(second, clock)
+    WorkflowJourney(third, inventory).on_change(cleaned(*EJECTED), None)
+    assert clean_ups(third) == [CLEANED]
+
+
+def test_failing_clean_up_that_goes_on_after_a_restart_is_not_recorded_again(inventory, clock):
+    first = Journey(clock)
+    WorkflowJourney(first, inventory).on_change(cleaned(*UNREACHABLE, released=False), ended())
+    second = restarted(first, clock)
+    workflows = WorkflowJourney(second, inventory)
+    workflows.on_change(stage := cleaned(*UNREACHABLE, released=False), None)
+    assert clean_ups(second) == [NOT_CLEANED]
+    workflows.on_change(cleaned(*EJECTED), stage)
+    assert clean_ups(second) == [NOT_CLEANED, CLEANED]
+
+
+def test_clean_up_is_found_on_the_interface_that_the_workflow_was_recorded_on(inventory, clock):
+    first = Journey(clock)
+    WorkflowJourney(first, inventory).on_change(cleaned(*EJECTED), ended())
+    first.record(OTHER, Step.DHCP, Outcome.OK, "offer")
+    second = restarted(first, clock)
+    WorkflowJourney(second, inventory).on_change(cleaned(*EJECTED), None)
+    assert (clean_ups(second), clean_ups(second, OTHER)) == ([CLEANED], [])
+
+
+def test_same_result_after_another_workflow_of_the_same_name_is_recorded(inventory, clock):
+    first = Journey(clock)
+    WorkflowJourney(first, inventory).on_change(cleaned(*EJECTED), ended())
+    second = restarted(first, clock)
+    WorkflowJourney(second, inventory).on_change(cleaned(*EJECTED[:3], "2026-11-21T10:00:00Z", uid="u2"), None)
+    assert clean_ups(second) == [CLEANED, CLEANED]
+
+
+def test_clean_up_of_a_workflow_that_the_journey_does_not_know_is_not_recorded(journey, workflows):
+    journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
+    workflows.on_change(cleaned(*EJECTED), None)
+    assert clean_ups(journey) == []
 
 
 @pytest.mark.parametrize("reason", [*BootReason, *Cause])
@@ -397,11 +485,7 @@ def test_progress_of_bmc_control_is_not_recorded_again_after_a_restart(inventory
     stage = booting("NoDiscover", "no DISCOVER")
     first = Journey(clock)
     WorkflowJourney(first, inventory).on_change(stage, workflow("Pending"))
-    clock.now += 60
-    second = Journey(clock, began=clock.now)
-    for time, entry in first.after(MAC, 0.0, 100):
-        _, mac, note = read(plain(Happened(time, MAC, entry)))
-        second.take_in(mac, time, note, now=False)
+    second = restarted(first, clock)
     workflows = WorkflowJourney(second, inventory)
     workflows.on_change(stage, None)
     assert power(second) == [(Outcome.WARNING, "no DISCOVER", "NoDiscover")]

@@ -11,7 +11,7 @@ import pytest
 
 from edge.artifacts.artifact import ArtifactError
 from edge.artifacts.cache import ArtifactCache
-from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.events import SWITCHING_REASONS, Milestone, Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS
 from edge.page import About, Api, Health, Osie
@@ -19,9 +19,10 @@ from edge.page.feed import machine_json
 from edge.page.live import TimeSlice
 from edge.page.render import STATIC, plain, size, span
 from edge.page.timeline import Timeline, chains
-from edge.page.words import Phase
+from edge.page.words import POWER_STEPS, Phase
 from tests.page_site import BY_BMC, IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
 from tests.support.virtual_time import turns
+from tink.bmc.boot import BootReason
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 CONTROLS = "\x1b[31mred\x1b[0m \x1b]0;title\x07\x00\x08\u202egnp.exe\u2066"
@@ -449,6 +450,24 @@ def test_step_of_bmc_control_that_is_reported_again_with_its_progress_is_one_bar
     again = [(after + 3.0, *event[:2], f"{event[2]}: not yet", event[3]) for after, *event in BY_BMC[:4]]
     site, mac = played(sorted([*BY_BMC[:6], *again[:1], *again[3:]], key=lambda each: each[0]))
     assert power_steps(drawn(site, mac)) == list(zip(POWER_LABELS, [6.1, 1.3, 1.8, 24.8], strict=True))
+
+
+def test_step_of_bmc_control_that_takes_too_long_has_a_bar_from_its_warning_to_the_next_step():
+    detail = {"reason": "StepOverdue", "way": "pxe", "attempt": 1}
+    message = "pxe, attempt 1: switching the machine off takes longer than 4 s"
+    overdue = (4.0, Step.POWER, Outcome.WARNING, message, detail)
+    site, mac = played([BY_BMC[0], overdue])
+    site.at += 1.5
+    line = drawn(site, mac)
+    assert (line.reached, line.bars[-1].open) == ("its BMC takes too long", True)
+    site, mac = played([BY_BMC[0], overdue, *BY_BMC[1:6]])
+    steps = [("is switched off", 4.0), ("its BMC takes too long", 2.1), ("gets its boot device", 1.3)]
+    assert power_steps(drawn(site, mac))[:3] == steps
+
+
+def test_each_reason_of_a_boot_by_bmc_that_goes_on_has_words():
+    assert POWER_STEPS.keys() > SWITCHING_REASONS
+    assert POWER_STEPS.keys() <= {*BootReason}
 
 
 def test_usual_time_of_a_power_step_is_that_of_the_earlier_boots():

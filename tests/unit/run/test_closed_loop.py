@@ -22,8 +22,7 @@ from edge.run.machine_work import WorkflowJourney
 from edge.run.networks.follow import HostNetworks
 from tests.support.bmc import FakeBmc
 from tests.support.virtual_time import elapse
-from tests.unit.bmc.rig import NOW, Rig, machine, secret
-from tests.unit.bmc.test_workflows import MAC, NETBOOT, computer, workflow
+from tests.unit.bmc.rig import MAC, NETBOOT, NOW, Rig, computer, machine, secret, workflow
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.workflow.status import parse_timestamp
