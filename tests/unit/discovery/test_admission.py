@@ -579,7 +579,7 @@ def test_machine_takes_the_place_of_the_oldest_one_without_a_request() -> None:
     assert site.admission.take_displaced() == []
     assert site.admission.is_leaving(key_of(made[0]))
     site.remove(made[0])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     assert site.admission.take_drawn() == [MAC], "it need not send again"
     assert str(site.admission.pending(MAC).address) == address_of(made[0])  # type: ignore[union-attr]
 
@@ -677,7 +677,7 @@ def test_machine_that_has_given_way_may_come_back_at_once() -> None:
     site, made = full()
     site.second(candidate())
     site.remove(made[0])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     site.remove(made[1])
     assert isinstance(site.first(candidate(mac(10))), Admitted)
     assert site.second(candidate(mac(11))).reason is AdmissionReason.DELETED, "an operator has deleted this one"
@@ -702,7 +702,7 @@ def test_listed_machine_takes_the_place_of_any_that_has_not_introduced_itself() 
     assert site.second(candidate()).reason is AdmissionReason.PLACE
     assert site.admission.take_displaced() == [key_of(made[2])], "the first one is on the list itself"
     site.remove(made[2])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     assert site.admission.take_drawn() == [MAC]
 
 
@@ -724,7 +724,7 @@ def test_listed_machine_is_drawn_before_all_others() -> None:
     site.second(candidate())
     (key, *_) = site.admission.take_displaced()
     site.remove(site.hardware[key])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     assert site.admission.take_drawn() == [MAC]
     assert made
 
@@ -743,7 +743,6 @@ def test_each_waiting_machine_has_the_same_chance() -> None:
     drawn = dict.fromkeys(range(10), 0)
     for turn in range(300):
         site, made = full()
-        site.admission._chance = random.Random(turn)
         waiting = [candidate(mac(number + 100)) for number in range(10)]
         for each in waiting:
             site.first(each)
@@ -752,7 +751,7 @@ def test_each_waiting_machine_has_the_same_chance() -> None:
             site.first(each)
         key = site.admission.take_displaced()[0]
         site.remove(site.hardware[key])
-        site.admission.draw(site.now)
+        site.admission.draw(f"uid {turn}", site.now)
         (mac_drawn,) = site.admission.take_drawn()
         drawn[[each.mac for each in waiting].index(mac_drawn)] += 1
         assert made
@@ -762,8 +761,7 @@ def test_each_waiting_machine_has_the_same_chance() -> None:
 def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() -> None:
     count = 0
     for turn in range(100):
-        site, _ = full(relay="10.77.0.2")
-        site.admission._chance = random.Random(turn)
+        site, _ = full(relay="10.77.0.4")
         waiting = [candidate(mac(number + 100), relay="10.77.0.2") for number in range(200)]
         waiting.append(candidate(relay="10.77.0.3"))
         for each in waiting:
@@ -773,9 +771,26 @@ def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() 
             site.first(each)
         key = site.admission.take_displaced()[0]
         site.remove(site.hardware[key])
-        site.admission.draw(site.now)
+        site.admission.draw(f"uid {turn}", site.now)
         count += site.admission.take_drawn() == [MAC]
-    assert count > 30
+    assert 30 < count < 70
+
+
+def test_edges_that_see_the_same_machines_draw_the_same_one() -> None:
+    """Else they would create two Hardware with one address."""
+    drawn = []
+    for order in (range(50), reversed(range(50))):
+        site, made = full()
+        waiting = [candidate(mac(number + 100)) for number in order]
+        for each in waiting:
+            site.first(each)
+        site.now += 2
+        for each in waiting:
+            site.first(each)
+        site.remove(made[0])
+        site.admission.draw("uid of the Hardware", site.now)
+        drawn += site.admission.take_drawn()
+    assert drawn[0] == drawn[1]
 
 
 def test_machine_that_stopped_to_send_is_not_drawn() -> None:
@@ -783,7 +798,7 @@ def test_machine_that_stopped_to_send_is_not_drawn() -> None:
     site.second(candidate())
     site.now += 11
     site.remove(made[0])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     assert site.admission.take_drawn() == []
 
 
@@ -792,7 +807,7 @@ def test_machine_that_was_registered_while_it_waited_is_not_drawn() -> None:
     site.second(candidate())
     site.put(objects.hardware("m1", MAC, "10.77.0.5"))
     site.remove(made[0])
-    site.admission.draw(site.now)
+    site.admission.draw("uid", site.now)
     assert site.admission.take_drawn() == []
 
 
