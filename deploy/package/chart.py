@@ -103,7 +103,9 @@ def rendered(helm: Helm) -> dict[Path, str]:
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-bmc.yaml": _plain(bmc),
         "rbac-discovery.yaml": _plain(discovery),
-        "rbac-edge-discovery.yaml": _named(_plain(edge_discovery), "tinkedge-edge-discovery"),
+        "rbac-edge-discovery.yaml": _named(
+            _plain(edge_discovery), "tinkedge-edge-discovery", "tinkedge-edge-discovery-delete"
+        ),
         "rbac-peers.yaml": _named(_plain(peers), "tinkedge-edge-peers", "tinkedge-server-peers"),
         "webhooks.yaml": _plain(helm.template("--show-only", "templates/webhooks.yaml")),
         "rbac.yaml": _OWN_NAMESPACE + _plain(helm.template("--show-only", accounts, "--show-only", rbac)),

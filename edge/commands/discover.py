@@ -68,6 +68,8 @@ def survey_lines(found: DiscoverySurvey, now: float) -> Iterator[str]:
         yield f"  {each.key}  {_age(now - each.since)}  {printable(_described(each))}"
         if each.reason and each.reason != "NoExpectations":
             yield f"    {each.reason}: {printable(each.message)}"
+        if each.lists != (each.key.namespace,):
+            yield f"    lists that count for it: those of namespace {printable(', '.join(each.lists))}"
         if each.has_inventory:
             yield f"    approve: tinkedge discover approve {each.key.name} NEW-NAME -n {each.key.namespace}"
     yield f"Expected and not here yet: {len(found.missing)} of {found.expected}"

@@ -64,6 +64,9 @@ _MAX_RELAY_LINKS: Final = 1024
 MAX_PACKETS_AT_ONCE: Final = 1000.0
 PACKETS_A_SECOND: Final = 200.0
 """Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
+MAX_LISTED_AT_ONCE: Final = 10.0
+LISTED_PACKETS_A_SECOND: Final = 1.0
+"""Maximum rate of packets of each machine on a list of expected machines that are parsed in a flood of others."""
 HOLD_SECONDS: Final = 2.0
 """Time for which the DISCOVER that admits a machine is held until its Hardware is there.
 
@@ -78,6 +81,9 @@ class Discovery(Protocol):
 
     def is_returning(self, mac: bytes) -> bool:
         """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
+
+    def is_listed(self, mac: bytes) -> bool:
+        """Return True if a list of expected machines has the MAC address (six bytes)."""
 
     def consider(self, candidate: Candidate) -> Decision:
         """Decide about a machine that has sent a DISCOVER, and register it if it is admitted."""
@@ -111,6 +117,7 @@ class Responder:
         self._reports = context.reports
         self._clock = site.clock
         self._strangers = TokenBuckets(MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND)
+        self._listed = TokenBuckets(MAX_LISTED_AT_ONCE, LISTED_PACKETS_A_SECOND)
         self._on_relay_seen = on_relay_seen
         self._seen_links: set[bytes] = set()
         self._discovery = discovery if mode is DhcpMode.RESERVATION else None
@@ -222,6 +229,10 @@ class Responder:
             return False
         if is_returning and self._strangers.allows(self._returning_key(packet[24:28]), self._clock()):
             return False
+        if chaddr and self._discovery is not None and self._discovery.is_listed(chaddr):
+            # MAC addresses of one delivery are easy to guess, so all of them together have a limit, too.
+            is_rare = self._listed.allows(chaddr, self._clock())
+            return not (is_rare and self._strangers.allows("listed", self._clock()))
         self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
         return True
 

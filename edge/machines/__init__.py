@@ -10,7 +10,7 @@ mistakes, states   the condition Misconfigured; the fields state, mac and ip
 """
 
 from edge.machines.conditions import BootProblem, BootProblemWriter, ConditionWriter
-from edge.machines.discovery import DiscoveryWriter
+from edge.machines.discovery import DiscoveryWriter, progress_of
 from edge.machines.inventory import Inventory, Machine, hardware_manifest, lookup_values
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.pending_workflows import PendingWorkflows
@@ -33,4 +33,5 @@ __all__ = [
     "DiscoveryWriter", "Inventory", "Located", "Machine", "MachineScripts", "MachineState", "MistakeWriter",
     "NetbootPolicy", "NetbootWhen", "NoArtifactError", "OsieFiles", "OsieLookup", "PendingWorkflows", "ReadSecret",
     "SecretDocuments", "StateWriter", "hardware_manifest", "lookup_values", "no_api",
+    "progress_of",
 ]  # fmt: skip

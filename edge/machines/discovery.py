@@ -2,6 +2,7 @@
 
 DHCP asks `consider` about each DISCOVER of an unknown netboot client, and never waits: admitted machines are queued,
 and workers create their Hardware by the API. The informer brings the object, and the machine is served as any other.
+If a range is full, the workers also delete Hardware of machines that make no progress, as the admission chooses.
 
 Several edges may see one machine. Each creates a Hardware of the same name, so the first one wins, and the others take
 AlreadyExists as success. If the API rejects an address because another Hardware has it, another address is tried.
@@ -12,27 +13,29 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import Metric
 
 from edge.journey.events import Outcome, Recorder, Step
-from tink.api.v1alpha2 import Raw
+from edge.journey.history import Entry, detail_of, step_of
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.discovery.admission import (
     Admission,
     AdmissionReason,
     Admitted,
     Candidate,
     Decision,
+    Progress,
     Refused,
     Waiting,
     discovered_hardware,
 )
 from tink.discovery.model import AdmissionRule, discovered_name
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, ConflictError, KubeClient
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.kube.runtime import DONE, Controller, Result, controller_log
@@ -49,6 +52,8 @@ MAX_ADDRESSES: Final = 5
 """Maximum number of addresses that are tried for one machine before its next packet."""
 ARRIVAL_SECONDS: Final = 10.0
 """Time for the informer to deliver a created Hardware."""
+RETRY_DELETION_SECONDS: Final = 60.0
+"""Time for which no Hardware has to give way after the API has refused a deletion."""
 REJECTION_SECONDS: Final = 60.0
 """Time for which a machine is not admitted again after the API has rejected its Hardware."""
 MAX_REJECTIONS: Final = 4096
@@ -58,8 +63,8 @@ _MAX_TEXT: Final = 600
 
 _REMEDIES: Final = {
     401: "give the edge a kubeconfig with a valid token",
-    403: "allow the edge to create hardware: apply deploy/rbac-edge-discovery.yaml, use the chart's discovery.rules, "
-    "or, with the embedded API, 'tinkedge kubeconfig --role tinkedge-edge-discovery'",
+    403: "allow the edge to create and delete hardware: apply deploy/rbac-edge-discovery.yaml, use the chart's "
+    "discovery.rules, or, with the embedded API, 'tinkedge kubeconfig --role tinkedge-edge-discovery'",
     404: "create the namespace of the rule's OSIE, or install the definitions: 'tinkedge crds | kubectl apply "
     "--server-side -f -'",
     422: "the API refuses the object: correct the rule, or the Hardware that the message names",
@@ -76,8 +81,32 @@ class _Creation:
     is_created: bool = False
 
 
+_LEASES: Final = ("ack", "reply")
+_FETCHES: Final = frozenset(
+    {Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.BOOT, Step.AGENT, Step.METADATA}
+)
+
+
+def progress_of(entries: Iterable[Entry]) -> Progress:
+    """Return the progress of a machine that has not introduced itself, by the events of its journey.
+
+    They include those of other edges. A REQUEST that names another server counts as a REQUEST, too.
+    """
+    progress = Progress.NONE
+    for entry in entries:
+        step, detail = step_of(entry), dict(detail_of(entry))
+        if step in _FETCHES:
+            return Progress.BOOTING
+        if step is Step.DHCP and (detail.get("dhcp") in _LEASES or "server" in detail):
+            progress = Progress.REQUESTED
+    return progress
+
+
 class DiscoveryWriter:
-    """Creates the Hardware of admitted machines. Belongs to one event loop; without `run`, nothing is created."""
+    """Creates the Hardware of admitted machines, and deletes that of machines which give way to others.
+
+    Belongs to one event loop; without `run`, nothing is created or deleted.
+    """
 
     def __init__(
         self,
@@ -103,17 +132,19 @@ class DiscoveryWriter:
         """The time and the text of the last rejection of a machine's Hardware, by MAC address."""
         self._report_once = OncePer(_REPORT_SECONDS, _MAX_REPORTS)
         self._limited_log = controller_log(log, clock)
-        self._created = self._errors = 0
+        self._created = self._errors = self._displaced = 0
+        self._deletions_from = 0.0
+        """The time before which nothing is deleted, because the API has refused it."""
         self._not_admitted: Counter[tuple[str]] = Counter()
         self.runtime = Controller(
             "Hardware of a discovered machine",
-            self._create,
+            self._reconcile,
             retry_first=0.5,
             retry_longest=30.0,
             workers=WORKERS,
             on_error=lambda *_: True,  # `_failed` reports it
         )
-        hardware.add_event_handler(lambda new, _old: admission.apply(new), self._gone)
+        hardware.add_event_handler(lambda new, _old: admission.apply(new, clock()), self._gone)
 
     # --- called by DHCP; never waits ------------------------------------------------------------------------------
 
@@ -121,17 +152,35 @@ class DiscoveryWriter:
         """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
         return self._admission.is_returning(mac, self._clock())
 
+    def is_listed(self, mac: bytes) -> bool:
+        """Return True if a list of expected machines that counts here has the MAC address (six bytes)."""
+        return self._admission.is_listed(mac.hex(":"))
+
     def consider(self, candidate: Candidate) -> Decision:
         """Decide about a machine that has sent a DISCOVER, and queue its Hardware if it is admitted."""
         decision = self._decide(candidate)
         if isinstance(decision, Admitted):
-            key = NamespacedName(decision.rule.osie.namespace, discovered_name(candidate.mac))
-            self._creations[key] = _Creation(candidate.mac)
-            self.runtime.queue.forget(key)
-            self.runtime.queue.add(key)
+            self._queue_creation(candidate.mac)
         else:
             self._not_admitted[(decision.reason,)] += 1
+        self._queue_drawn()
+        for key in self._admission.take_displaced():
+            self.runtime.queue.add(key)
         return decision
+
+    def _queue_creation(self, mac: str) -> None:
+        admitted = self._admission.pending(mac)
+        if admitted is None:
+            return
+        key = NamespacedName(admitted.rule.osie.namespace, discovered_name(mac))
+        self._creations[key] = _Creation(mac)
+        self.runtime.queue.forget(key)
+        self.runtime.queue.add(key)
+
+    def _queue_drawn(self) -> None:
+        """Queue the Hardware of machines that were admitted while they waited for a place."""
+        for mac in self._admission.take_drawn():
+            self._queue_creation(mac)
 
     def _decide(self, candidate: Candidate) -> Decision:
         # Before the first list, each machine seems to be unknown. While the API is away, its Hardware may have changed.
@@ -147,7 +196,10 @@ class DiscoveryWriter:
         return self._admission.consider(candidate, now)
 
     def _gone(self, old: Raw) -> None:
-        self._admission.remove(old, self._clock())
+        now = self._clock()
+        self._admission.remove(old, now)
+        self._admission.draw(old["metadata"]["uid"], now)
+        self._queue_drawn()
 
     # --- creation -------------------------------------------------------------------------------------------------
 
@@ -157,6 +209,9 @@ class DiscoveryWriter:
             await self.runtime.run()
         finally:
             self.runtime.queue.shut_down()
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        return await (self._delete(key) if self._admission.is_leaving(key) else self._create(key))
 
     async def _create(self, key: NamespacedName) -> Result:
         creation = self._creations.get(key)
@@ -202,6 +257,37 @@ class DiscoveryWriter:
         self._drop(key, creation)
         return DONE
 
+    # --- deletion -------------------------------------------------------------------------------------------------
+
+    async def _delete(self, key: NamespacedName) -> Result:
+        """Delete a Hardware that gives way to another machine, unless it has changed since it was chosen."""
+        hardware, now = self._hardware.get(*key), self._clock()
+        if hardware is None or "deletionTimestamp" in hardware["metadata"]:
+            return DONE
+        if now < self._deletions_from:
+            self._admission.keep(key)
+            return DONE
+        version = {name: hardware["metadata"][name] for name in ("uid", "resourceVersion")}
+        try:
+            await self._client.delete(HARDWARE, key.name, key.namespace, preconditions=version)
+        except NotFoundError:
+            return DONE
+        except ConflictError:
+            self._admission.keep(key)  # the machine goes on, or an operator has changed it
+            return DONE
+        except ApiError as error:
+            self._admission.keep(key)
+            self._errors += 1
+            self._deletions_from = now + RETRY_DELETION_SECONDS
+            text = f"Hardware {key} can't give way to another machine: {printable(str(error))[:_MAX_TEXT]}"
+            self._limited_log.warning("%s; %s", text, _REMEDIES.get(error.status, _OTHER_REMEDY), key=error.status)
+            return DONE
+        self._displaced += 1
+        text = f"its Hardware {key} is deleted, because it makes no progress and others wait for an address"
+        for mac in as_mapping(as_mapping(hardware.get("spec")).get("networkInterfaces")):
+            self._record(mac, Step.SEEN, Outcome.WARNING, text, reason="Displaced")
+        return DONE
+
     def _drop(self, key: NamespacedName, creation: _Creation) -> None:
         del self._creations[key]
         self._admission.give_back(creation.mac)
@@ -213,8 +299,10 @@ class DiscoveryWriter:
         yield counter("tinkedge_discovery_admitted", "Hardware created for unknown machines.", [], {(): self._created})
         text = "DISCOVERs of unknown machines that were not admitted, or not yet, by reason."
         yield counter("tinkedge_discovery_not_admitted", text, ["reason"], self._not_admitted)
-        text = "Failed attempts to create the Hardware of an admitted machine."
+        text = "Failed attempts to create the Hardware of an admitted machine, or to delete that of a silent one."
         yield counter("tinkedge_discovery_errors", text, [], {(): self._errors})
+        text = "Discovered Hardware that was deleted because its machine made no progress and others waited."
+        yield counter("tinkedge_discovery_displaced", text, [], {(): self._displaced})
         text = "Discovered Hardware whose machines have not sent an inventory."
         yield gauge("tinkedge_discovery_waiting", text, [], {(): self._admission.silent})
         now, text = self._clock(), "Free addresses of a rule's range."

@@ -36,13 +36,14 @@ from edge.machines import (
     MistakeWriter,
     PendingWorkflows,
     StateWriter,
+    progress_of,
 )
 from edge.neighbour.host import NetworkState
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.page import Api
 from edge.peers.site import event_batch_metrics
 from edge.run.boot_settings import EdgeUrls
-from edge.run.boot_watch import BootWatch
+from edge.run.boot_watch import MAX_EVENTS, BootWatch
 from edge.run.context import Context, Tasks
 from edge.run.errors import StackError
 from edge.run.examination import Examination
@@ -497,6 +498,8 @@ class Stack:
             lambda mac: bool(self.inventory.claimants(mac)),
             own_addresses=own_addresses,
             listed=self._expected_machines(),
+            progress=lambda mac: progress_of(entry for _, entry in self.journey.after(mac, 0.0, MAX_EVENTS)),
+            is_in_use=lambda hardware: bool(self._pending.pending(*hardware)),
         )
         # After the inventory's handlers, so that a machine is registered when its admission ends.
         writer = DiscoveryWriter(self._client, self._informers[HARDWARE], admission, rules, self.journey.record)
@@ -506,9 +509,14 @@ class Stack:
 
     @property
     def _admits_listed(self) -> bool:
-        """True if an edge in this process has a rule of admission that needs the lists of expected machines."""
-        edge = self._settings.edge
-        return Service.DHCP in self._here and any(rule.listed_only for rule in edge.discover)
+        """True if an edge in this process has rules of admission, and reads the lists of expected machines.
+
+        In a cluster, an edge without a controller reads them only for a rule with only=listed or lists=, because that
+        needs the right to read all ConfigMaps.
+        """
+        rules = self._settings.edge.discover
+        has_lists = Service.DISCOVERY in self._here or any(rule.listed_only or rule.lists for rule in rules)
+        return Service.DHCP in self._here and bool(rules) and has_lists
 
     def _expected_machines(self) -> ExpectedMachines | None:
         """Return the lists of expected machines; None if no rule of admission needs them."""

@@ -21,6 +21,7 @@ from edge.settings.model import EDGE, FIELDS, Service
 from edge.settings.options import Holds
 from ipxe.binaries import BinariesError, BootBinaries
 from tink.discovery.admission import rule_conflicts
+from tink.discovery.model import ALL_NAMESPACES
 from tink.files import data_directory
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.server import AgentAuth, TlsError, endings, what_ends
@@ -240,6 +241,11 @@ def _check_discovery(services: Services, options: Options) -> Iterator[SettingsF
             seen = f"OSIE {rule.osie} of rule {rule.name} is in a namespace that this process does not use"
             remedy = f"name one of {', '.join(namespaces)}, or add {rule.osie.namespace} to --namespaces"
             yield SettingsFinding(("discover", "namespaces"), seen, remedy)
+        for name in rule.lists if namespaces else ():
+            if name not in (*namespaces, ALL_NAMESPACES):
+                seen = f"rule {rule.name} counts lists of namespace {name}, which this process does not use"
+                remedy = f"leave lists={name} out, or add {name} to --namespaces"
+                yield SettingsFinding(("discover", "namespaces"), seen, remedy)
     for seen, remedy in rule_conflicts(rules):
         yield SettingsFinding(("discover",), seen, remedy)
 

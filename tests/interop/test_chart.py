@@ -238,6 +238,7 @@ def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, o
         "tinkedge-discovery.tinkedge",
         "tinkedge-discovery-delete.tinkedge",
         "tinkedge-edge-discovery.tinkedge",
+        "tinkedge-edge-discovery-delete.tinkedge",
     }
     without = helm.template("--set", "controller.webhooks.enabled=false")
     assert registration not in without

@@ -8,25 +8,34 @@ it is served as any other machine. `Admission.consider` decides; the caller crea
     list        a rule with only=listed: the MAC address is on a list
     deleted     its discovered Hardware was deleted in the last ten minutes          -> not yet, unless it is on a list
     second      the machine was seen before, at least a second ago                   -> else its next packet decides
-    share       its link and its port hold no more than half of the free addresses   -> else the rest is for other links
-    rate        at most `CREATIONS_PER_SECOND`                                       -> else its next packet decides
-    address     a free one of the range
+    address     the range has a free one                                             -> else it waits for a place
+    share       its link and its port hold no more than half of the free addresses   -> else it waits for a place
+    rate        at most `CREATIONS_PER_SECOND` by this rule                          -> else it waits for a place
+    draw        of all machines that wait, chance chooses the one that is admitted
 
 Any host can send packets with invented MAC addresses, millions of them. An address that is sent once creates nothing:
 firmware sends its DISCOVER again after two to four seconds. A host that sends each address twice fills at most half of
 a range where several links are heard. The number of objects is bounded by the size of the ranges.
+
+A machine that waits for a place takes that of a discovered Hardware whose machine has made the least progress: no
+REQUEST within `REQUEST_SECONDS`, or else no boot file within `BOOT_FILE_SECONDS`. The caller deletes that Hardware,
+and the place goes to one of the machines that have waited in the last `WAIT_SECONDS`. A machine on a list is drawn
+before all others, needs no share, and takes the place of any machine that is on no list and has not introduced itself.
+Only a Hardware as the edge has created it gives way: none with an inventory, a Workflow, or a change by an operator.
 """
 
 from __future__ import annotations
 
+import hashlib
+import random
 import re
 import secrets
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from itertools import chain, combinations
 from typing import Any, Final, Protocol
@@ -40,8 +49,8 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.discovery.model import (
+    ALL_NAMESPACES,
     DISCOVERY_FINALIZER,
-    LISTED_ONLY,
     AdmissionRule,
     RuleError,
     discovered_name,
@@ -61,7 +70,22 @@ _MAX_NAMED: Final = 16
 LEASE_SECONDS: Final = 300
 """The lease of an admitted machine. It is short, because approval may change the address."""
 CREATIONS_PER_SECOND: Final = 20.0
-"""Maximum rate of admissions by one edge."""
+"""Maximum rate of admissions by one rule of one edge. Machines on lists have the same rate for themselves."""
+DISPLACEMENTS_PER_SECOND: Final = 2.0
+"""Maximum rate at which one rule of one edge takes the places of silent machines; the same again for those on lists.
+
+It bounds the writes of an attack that never ends: about five for each place."""
+MAX_LEAVING: Final = 8
+"""Maximum number of Hardware of a rule that are being deleted at a time to free their places."""
+REQUEST_SECONDS: Final = 60.0
+"""Time for the first REQUEST of an admitted machine. Its next DISCOVER comes after 32 s at most (PXE 2.1 section
+2.2.2.2)."""
+BOOT_FILE_SECONDS: Final = 300.0
+"""Time for an admitted machine to fetch a boot file or a script, if it has sent a REQUEST."""
+WAIT_SECONDS: Final = 10.0
+"""Time after its last DISCOVER for which a machine takes part in the draw for a place."""
+MAX_WAITING: Final = 4096
+"""Maximum number of machines of a rule that take part in it; the ones that were heard last."""
 SECOND_PACKET_SECONDS: Final = 1.0
 """Minimum time between the first packet of a machine and the one that admits it."""
 DELETED_SECONDS: Final = 600.0
@@ -74,12 +98,14 @@ MAX_OCCUPIED: Final = 1024
 """Maximum number of such addresses that are stored."""
 LINK_SECONDS: Final = 3600.0
 """Time after its last machine for which addresses are left to a link."""
+MAX_LISTED_SIGHTINGS: Final = 65_536
+"""Maximum number of machines on lists whose first packet is remembered."""
 MAX_LINKS: Final = 1024
 """Maximum number of links and ports of a rule that are stored."""
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
-_KEYS: Final = ("range", "osie", "gateway", "nameserver", "mac", "relay", "only", "name")
+_KEYS: Final = ("range", "osie", "gateway", "nameserver", "mac", "relay", "only", "lists", "name")
 _SINGLE: Final = frozenset({"range", "osie", "gateway", "only", "name"})
 _EXAMPLE: Final = "range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,osie=hook"
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -95,7 +121,8 @@ def read_rule(text: str) -> AdmissionRule:
     """Return the rule that `text` describes: pairs KEY=VALUE with commas between them.
 
     Keys are `range` (FIRST-LAST/BITS) and `osie` ([NAMESPACE/]NAME), which are required, and `gateway`, `nameserver`,
-    `mac`, `relay`, `only` and `name`. `nameserver`, `mac` and `relay` may be given several times. Raises RuleError.
+    `mac`, `relay`, `only`, `lists` and `name`. `nameserver`, `mac`, `relay` and `lists` may be given several times.
+    Raises RuleError.
     """
     values = _values_of(text)
     for key in ("range", "osie"):
@@ -122,6 +149,7 @@ def read_rule(text: str) -> AdmissionRule:
         tuple(map(_mac_prefix, values.get("mac", ()))),
         tuple(_address("relay", each) for each in values.get("relay", ())),
         listed_only=only == "listed",
+        lists=_lists(values.get("lists", [])),
     )
 
 
@@ -195,6 +223,15 @@ def _osie(text: str) -> NamespacedName:
     return NamespacedName(namespace, name)
 
 
+def _lists(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if name != ALL_NAMESPACES and not _NAMESPACE.fullmatch(name):
+            raise RuleError(f"lists={name}: write the namespace of lists of expected machines, or lists=* for all")
+    if ALL_NAMESPACES in names and len(names) > 1:
+        raise RuleError("lists=* counts the lists of all namespaces: leave the other lists= out")
+    return tuple(dict.fromkeys(names))
+
+
 def _mac_prefix(text: str) -> str:
     prefix = text.lower().replace("-", ":")
     if not _MAC_PREFIX.fullmatch(prefix):
@@ -252,6 +289,7 @@ class AdmissionReason(StrEnum):
     OTHER_MAC = "other-mac"
     NOT_LISTED = "not-listed"
     DELETED = "deleted"
+    PLACE = "place"  # a silent machine gives up its place
     RANGE_EXHAUSTED = "range-exhausted"
     SHARE_EXHAUSTED = "share-exhausted"
     REJECTED = "rejected"  # the API rejects its Hardware
@@ -288,14 +326,22 @@ class Waiting:
 Decision = Admitted | Refused | Waiting
 
 
+class Progress(IntEnum):
+    """The progress of an admitted machine that has not introduced itself."""
+
+    NONE = 0  # it has sent DISCOVERs alone, or nothing
+    REQUESTED = 1  # it has sent a REQUEST
+    BOOTING = 2  # it has fetched a boot file or a script
+
+
 class ListedMachines(Protocol):
     """The lists of expected machines, as far as admission needs them."""
 
-    def lists_mac(self, mac: str) -> bool:
-        """Return True if a line of a list has this MAC address."""
+    def lists_mac(self, mac: str, namespaces: Collection[str]) -> bool:
+        """Return True if a line of a list of these namespaces has this MAC address."""
 
-    def names_only_macs(self) -> bool:
-        """Return True if every line of the lists has a MAC address, so that a MAC on no line is not expected."""
+    def names_only_macs(self, namespaces: Collection[str]) -> bool:
+        """Return True if every line of these lists has a MAC address, so that a MAC on no line is not expected."""
 
 
 class Sightings:
@@ -333,6 +379,33 @@ _Link = tuple[str, ...]
 """A rule, and a link: an address of it, or empty for the edge's own. For a port, also the circuit id in hexadecimal."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Entrant:
+    """A machine that takes part in the draw for a place: it could be admitted if there were room.
+
+    links: its link and, if known, its port.
+    at: the time of its last DISCOVER.
+    """
+
+    candidate: Candidate
+    links: tuple[_Link, ...]
+    is_listed: bool
+    at: float
+
+
+@dataclass(slots=True)
+class _Place:
+    """A discovered Hardware that may have to give its address to another machine.
+
+    since: the time at which it was created, or first seen by this process.
+    """
+
+    mac: str
+    rule: AdmissionRule
+    since: float
+    progress: Progress
+
+
 class Admission:
     """Decides which unknown machines are admitted. The owner passes on every change of a Hardware."""
 
@@ -343,20 +416,45 @@ class Admission:
         *,
         own_addresses: Callable[[], Iterable[str]] = tuple,
         listed: ListedMachines | None = None,
+        progress: Callable[[str], Progress] = lambda _mac: Progress.NONE,
+        is_in_use: Callable[[NamespacedName], bool] = lambda _hardware: False,
         salt: int | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         """Create the admission by `rules`, whose ranges do not overlap.
 
         is_claimed: returns True if any Hardware has a MAC address, even one that is being deleted.
         own_addresses: returns addresses in dotted form that no machine may get: those of the edges.
         listed: the lists of expected machines; without them a rule with only=listed admits no machine.
+        progress: returns the progress of a machine with a discovered Hardware, by its MAC address.
+        is_in_use: returns True if a Workflow names a Hardware.
+        chance: decides the draw; None: an unpredictable one.
         """
         self._rules = tuple(rules)
         self._is_claimed = is_claimed
         self._own_addresses = own_addresses
         self._listed = listed
+        self._list_namespaces = frozenset[str]().union(*(rule.list_namespaces for rule in self._rules))
+        self._progress = progress
+        self._is_in_use = is_in_use
+        self._chance = chance if chance is not None else random.SystemRandom()
         self._sightings = Sightings(salt)
+        self._listed_sightings: Newest[str, float] = Newest(MAX_LISTED_SIGHTINGS)
+        """When each machine on a list was first seen, by MAC address. No flood can replace these."""
         self._creations = TokenBuckets(CREATIONS_PER_SECOND, CREATIONS_PER_SECOND)
+        self._displacements = TokenBuckets(MAX_LEAVING, DISPLACEMENTS_PER_SECOND)
+        self._waiting: dict[tuple[str, bool], Newest[str, _Entrant]] = {
+            (rule.name, is_listed): Newest(MAX_WAITING) for rule in self._rules for is_listed in (True, False)
+        }
+        """The machines that take part in the draws of each rule, on lists and on none, by MAC address.
+
+        The one that was heard last is the last."""
+        self._places: dict[NamespacedName, _Place] = {}
+        """The Hardware that may have to give way, in the order of their creation."""
+        self._leaving: dict[NamespacedName, _Place] = {}
+        """The Hardware that the caller is to delete, until they are gone."""
+        self._drawn: list[str] = []
+        self._displaced: list[NamespacedName] = []
         self._pending: dict[str, Admitted] = {}
         """The admitted machines whose Hardware is not known yet, by MAC address."""
         self._addresses: dict[NamespacedName, tuple[int, ...]] = {}
@@ -378,8 +476,8 @@ class Admission:
 
     # --- changes of Hardware --------------------------------------------------------------------------------------
 
-    def apply(self, hardware: Raw) -> None:
-        """Note a Hardware that was added or changed."""
+    def apply(self, hardware: Raw, now: float) -> None:
+        """Note a Hardware that was added or changed at `now`, a time of the clock of `consider`."""
         key, interfaces = NamespacedName.of(hardware), _interfaces(hardware)
         for mac in interfaces:
             self._settle(mac)
@@ -390,6 +488,20 @@ class Admission:
             self._silent[key] = tuple(interfaces)
         for mac in {*before, *interfaces} if not is_silent else set(before).difference(interfaces):
             self._leave(mac)
+        self._set_place(key, hardware, now)
+
+    def _set_place(self, key: NamespacedName, hardware: Raw, now: float) -> None:
+        """Note whether a Hardware may have to give way to another machine."""
+        progress = _displaceable(hardware)
+        rule = next(filter(None, map(self._rule_at, self._addresses.get(key, ()))), None)
+        if progress is None or rule is None:
+            self._places.pop(key, None)
+            if not as_mapping(hardware["metadata"]).get("deletionTimestamp"):
+                self._leaving.pop(key, None)
+        elif key not in self._leaving:
+            mac = next(iter(_interfaces(hardware)))
+            place = self._places.setdefault(key, _Place(mac, rule, now, progress))
+            place.rule, place.progress = rule, max(place.progress, progress)
 
     def remove(self, hardware: Raw, now: float) -> None:
         """Note a Hardware that was deleted at `now`, a time of the clock of `consider`."""
@@ -398,11 +510,14 @@ class Admission:
         is_shared = any(self._taken[address] > 1 for address in self._addresses.get(key, ()))
         self._set_addresses(key, {}, {})
         self._silent.pop(key, None)
+        self._places.pop(key, None)
+        # The machine may be real and slow: it takes part in the next draws.
+        was_displaced = self._leaving.pop(key, None) is not None
         annotations = _annotations(hardware)
         was_discovered = bool(annotations.keys() & {DISCOVERY_RULE_ANNOTATION, DISCOVERED_AS_ANNOTATION})
         for mac in interfaces:
             self._leave(mac)
-            if (was_discovered or is_discovered(hardware)) and not is_shared:
+            if (was_discovered or is_discovered(hardware)) and not is_shared and not was_displaced:
                 self._deleted[mac] = now
 
     def _set_addresses(self, key: NamespacedName, interfaces: Raw, annotations: Raw) -> None:
@@ -450,10 +565,15 @@ class Admission:
         """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
         return self._sightings.age(mac, now) >= SECOND_PACKET_SECONDS
 
+    def is_listed(self, mac: str) -> bool:
+        """Return True if a list that counts for any rule has a MAC address (lower case, colons)."""
+        return self._listed is not None and self._listed.lists_mac(mac, self._list_namespaces)
+
     def consider(self, candidate: Candidate, now: float) -> Decision:
         """Decide about a machine whose DISCOVER arrived at `now` (monotonic seconds).
 
-        After `Admitted`, the caller creates the Hardware, or calls `give_back`.
+        After `Admitted`, the caller creates the Hardware, or calls `give_back`. Then it calls `take_drawn` and
+        `take_displaced`, because other machines may have been admitted in the same draw.
         """
         mac = candidate.mac
         if self._is_claimed(mac):
@@ -463,15 +583,31 @@ class Admission:
         rule = self._rule_for(candidate)
         if isinstance(rule, Refused):
             return rule
-        is_listed = self._listed is not None and self._listed.lists_mac(mac)
+        is_listed = self._is_listed(mac, rule)
         if not is_listed and not self._is_deletion_over(mac, now):
             text = f"its discovered Hardware was deleted less than {DELETED_SECONDS / 60:.0f} minutes ago"
             return Refused(
                 AdmissionReason.DELETED, f"{text}; wait, or add its MAC address to a list of expected machines"
             )
-        if not self.is_returning(octets(mac), now):
+        is_second = self._is_listed_returning(mac, now) if is_listed else self.is_returning(octets(mac), now)
+        if not is_second:
             return Waiting(AdmissionReason.SECOND_PACKET, f"rule {rule.name} admits it when it sends another DISCOVER")
-        return self._admit(rule, candidate, now)
+        entrant = _Entrant(candidate, _links(rule, candidate), is_listed, now)
+        self._hear(rule, entrant.links, now)
+        self._waiting[rule.name, is_listed][mac] = entrant
+        refusal = self._draw(rule, entrant, now)
+        return self._pending[mac] if refusal is None else refusal
+
+    def _is_listed(self, mac: str, rule: AdmissionRule) -> bool:
+        return self._listed is not None and self._listed.lists_mac(mac, rule.list_namespaces)
+
+    def _is_listed_returning(self, mac: str, now: float) -> bool:
+        """Do the same as `is_returning` for a machine on a list, whose sightings no flood replaces."""
+        age = now - self._listed_sightings.get(mac, -Sightings.MAX_SECONDS)
+        if age >= Sightings.MAX_SECONDS:
+            self._listed_sightings[mac] = now
+            return False
+        return age >= SECOND_PACKET_SECONDS
 
     def _rule_for(self, candidate: Candidate) -> AdmissionRule | Refused:
         """Return the first rule that the candidate matches, or else the reason of the rule that is nearest."""
@@ -502,9 +638,11 @@ class Admission:
         if rule.listed_only:
             listed = self._listed
             # A list may name machines by serial number, and then the machine has to introduce itself first.
-            if listed is None or not (listed.lists_mac(mac) or not listed.names_only_macs()):
+            names = rule.list_namespaces
+            if listed is None or not (listed.lists_mac(mac, names) or not listed.names_only_macs(names)):
                 text = f"rule {rule.name} is for expected machines (only=listed), and no list has this MAC address"
-                remedy = f"add it to a ConfigMap with the label {EXPECTED_MACHINES_LABEL}=true"
+                where = "" if ALL_NAMESPACES in names else f" in namespace {' or '.join(sorted(names))}"
+                remedy = f"add it to a ConfigMap{where} with the label {EXPECTED_MACHINES_LABEL}=true"
                 return Refused(AdmissionReason.NOT_LISTED, f"{text}; {remedy}")
         return None
 
@@ -517,32 +655,170 @@ class Admission:
         del self._deleted[mac]
         return True
 
-    def _admit(self, rule: AdmissionRule, candidate: Candidate, now: float) -> Decision:
-        links = _links(rule, candidate)
-        blocked = self._blocked(rule, candidate, now)
-        free = self._free(rule, blocked)
+    # --- the draw -------------------------------------------------------------------------------------------------
+
+    def draw(self, seed: str, now: float) -> None:
+        """Admit machines that wait, after a place has become free. The caller then calls `take_drawn`.
+
+        seed: a text that no machine knows, and that is the same at all edges: the uid of the Hardware that is gone. Of
+        the same machines, edges with the same seed choose the same one, so that they do not give one place to two.
+        """
+        for rule in self._rules:
+            self._draw(rule, None, now, seed)
+
+    def take_drawn(self) -> list[str]:
+        """Return the MAC addresses of machines that were admitted while they waited, since the last call.
+
+        `pending` has their admissions. The caller creates their Hardware, or calls `give_back`.
+        """
+        taken, self._drawn = self._drawn, []
+        return taken
+
+    def _draw(
+        self, rule: AdmissionRule, asking: _Entrant | None, now: float, seed: str = ""
+    ) -> Refused | Waiting | None:
+        """Admit machines that wait, in an order of chance, while there is room.
+
+        asking: the machine that has just sent a DISCOVER. The draw ends with its admission, and begins only if it
+        could be admitted, so that packets of machines without a chance cost little.
+
+        Return None if `asking` is admitted, else the reason why it is not.
+        """
+        while entrants := self._entrants(rule, now):
+            if asking is not None and (refusal := self._refusal(rule, asking, now)) is not None:
+                return self._make_room(rule, asking, refusal, now)
+            if self._free(rule, self._blocked(rule, None, now)) <= 0:
+                break
+            is_listed = next(iter(entrants.values())).is_listed
+            if not self._creations.allows((rule.name, is_listed), now):
+                text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
+                text = f"{text}; rule {rule.name} draws among those that wait when one of them sends another DISCOVER"
+                return Waiting(AdmissionReason.RATE, text)
+            entrant = self._choose(rule, entrants, seed or f"{self._chance.getrandbits(64)}", now)
+            if entrant is None:
+                break
+            mac = entrant.candidate.mac
+            del entrants[mac]
+            if mac in self._pending or self._is_claimed(mac):
+                continue  # another edge, or an operator, has registered it meanwhile
+            address = self._free_address(rule, mac, self._blocked(rule, entrant.candidate, now))
+            if address is None:
+                break
+            self._links_of[mac] = entrant.links
+            self._held.update(entrant.links)
+            self._reserve(mac, Admitted(rule, address))
+            if entrant is asking:
+                return None
+            self._drawn.append(mac)
+        return self._exhausted(rule)
+
+    def _entrants(self, rule: AdmissionRule, now: float) -> Newest[str, _Entrant]:
+        """Return the machines that take part in the next draw: those on lists if there are any, else all others."""
+        for is_listed in (True, False):
+            entrants = self._waiting[rule.name, is_listed]
+            while entrants and now - next(iter(entrants.values())).at > WAIT_SECONDS:
+                entrants.popitem(last=False)
+            if entrants:
+                break
+        return entrants
+
+    def _choose(self, rule: AdmissionRule, entrants: Newest[str, _Entrant], seed: str, now: float) -> _Entrant | None:
+        """Return a machine for which there is room: the seed chooses a link first, then a machine of this link.
+
+        The machine with the lowest hash of seed and MAC address wins (rendezvous hashing).
+        """
+        by_link: dict[_Link, list[_Entrant]] = {}
+        for each in entrants.values():
+            by_link.setdefault(each.links[0], []).append(each)
+        for link in sorted(by_link, key=lambda each: _ticket(seed, *each)):
+            of_link = by_link[link]
+            if (free := self._free(rule, self._blocked(rule, of_link[0].candidate, now))) <= 0:
+                continue
+            for each in sorted(of_link, key=lambda each: _ticket(seed, each.candidate.mac)):
+                if each.is_listed or self._exhausted_share(rule, each, free, now) is None:
+                    return each
+        return None
+
+    def _refusal(self, rule: AdmissionRule, entrant: _Entrant, now: float) -> Refused | None:
+        """Return the reason why there is no room for a machine now; None if there is."""
+        free = self._free(rule, self._blocked(rule, entrant.candidate, now))
         if free <= 0:
             return self._exhausted(rule)
-        for kind, link in enumerate(links):
-            held, others = self._held[link], self._hears_others(rule, kind, link, now)
+        kind = None if entrant.is_listed else self._exhausted_share(rule, entrant, free, now)
+        if kind is None:
+            return None
+        text = f"half of the free addresses of rule {rule.name} are held by machines of its {('link', 'port')[kind]}"
+        remedy = "approve or delete discovered machines (kubectl get hardware -l "
+        return Refused(
+            AdmissionReason.SHARE_EXHAUSTED,
+            f"{text}, and the rest is for others; {remedy}{AUTO_DISCOVERED_LABEL}=true), or widen the range",
+        )
+
+    def _exhausted_share(self, rule: AdmissionRule, entrant: _Entrant, free: int, now: float) -> int | None:
+        """Return the place in `links` of the link or port of a machine that holds its share already, or None."""
+        for kind, link in enumerate(entrant.links):
+            held = self._held[link]
             # The first machine of a link always gets an address, even if the range has only one.
-            if others and held and (held + 1) * 2 > free + held:
-                what = "link" if kind == 0 else "port"
-                text = f"half of the free addresses of rule {rule.name} are held by machines of its {what}"
-                remedy = "approve or delete discovered machines (kubectl get hardware -l "
-                return Refused(
-                    AdmissionReason.SHARE_EXHAUSTED,
-                    f"{text}, and the rest is for others; {remedy}{AUTO_DISCOVERED_LABEL}=true), or widen the range",
-                )
-        if not self._creations.allows("", now):
-            text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
-            return Waiting(AdmissionReason.RATE, f"{text}; rule {rule.name} admits it when it sends another DISCOVER")
-        address = self._free_address(rule, candidate.mac, blocked)
-        if address is None:
-            return self._exhausted(rule)
-        self._links_of[candidate.mac] = links
-        self._held.update(links)
-        return self._reserve(candidate.mac, Admitted(rule, address))
+            if held and (held + 1) * 2 > free + held and self._hears_others(rule, kind, link, now):
+                return kind
+        return None
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def take_displaced(self) -> list[NamespacedName]:
+        """Return the Hardware that give way, since the last call. The caller deletes them, or calls `keep`."""
+        taken, self._displaced = self._displaced, []
+        return taken
+
+    def is_leaving(self, hardware: NamespacedName) -> bool:
+        """Return True if a Hardware gives way: it has not changed since then, and is not gone."""
+        return hardware in self._leaving
+
+    def keep(self, hardware: NamespacedName) -> None:
+        """Note that a Hardware was not deleted."""
+        place = self._leaving.pop(hardware, None)
+        if place is not None:
+            self._places[hardware] = place
+
+    def _make_room(self, rule: AdmissionRule, entrant: _Entrant, refusal: Refused, now: float) -> Refused | Waiting:
+        """Choose a Hardware that gives way to a machine that waits. Return `refusal` if there is none."""
+        leaving = sum(1 for each in self._leaving.values() if each.rule.name == rule.name)
+        if leaving >= min(MAX_LEAVING, len(self._entrants(rule, now))):
+            return refusal
+        if not self._displacements.allows((rule.name, entrant.is_listed), now):
+            return refusal
+        key = self._least_progress(rule, entrant, now)
+        if key is None:
+            return refusal
+        self._leaving[key] = self._places.pop(key)
+        self._displaced.append(key)
+        text = f"Hardware {key}, whose machine makes no progress, gives up its address"
+        return Waiting(AdmissionReason.PLACE, f"{text}; rule {rule.name} draws among the machines that wait for one")
+
+    def _least_progress(self, rule: AdmissionRule, entrant: _Entrant, now: float) -> NamespacedName | None:
+        """Return the Hardware with the least progress that gives way to a machine, the oldest first; None without one.
+
+        If the share of the machine's link is used up, only Hardware of this link does.
+        """
+        free = self._free(rule, self._blocked(rule, entrant.candidate, now))
+        kind = self._exhausted_share(rule, entrant, free, now) if free > 0 and not entrant.is_listed else None
+        seconds = (0.0, 0.0, 0.0) if entrant.is_listed else (REQUEST_SECONDS, BOOT_FILE_SECONDS)
+        best: NamespacedName | None = None
+        least = len(seconds)
+        for key, place in self._places.items():
+            if now - place.since < seconds[0]:
+                break  # all others are younger
+            if place.rule.name != rule.name or place.progress >= least or now - place.since < seconds[place.progress]:
+                continue
+            if kind is not None and entrant.links[kind] not in self._links_of.get(place.mac, ()):
+                continue
+            place.progress = max(place.progress, self._progress(place.mac))
+            is_older = place.progress < least and now - place.since >= seconds[place.progress]
+            if is_older and not self._is_listed(place.mac, rule) and not self._is_in_use(key):
+                best, least = key, place.progress
+                if least is Progress.NONE:
+                    break
+        return best
 
     def _exhausted(self, rule: AdmissionRule) -> Refused:
         text = f"the range {rule.first}-{rule.last} of rule {rule.name} has no free address"
@@ -610,10 +886,16 @@ class Admission:
 
     # --- shares of links ------------------------------------------------------------------------------------------
 
+    def _hear(self, rule: AdmissionRule, links: tuple[_Link, ...], now: float) -> None:
+        """Note that a link and a port were heard."""
+        for kind, link in enumerate(links):
+            self._heard.setdefault((rule.name, kind), Newest(MAX_LINKS))[link] = now
+
     def _hears_others(self, rule: AdmissionRule, kind: int, link: _Link, now: float) -> bool:
-        """Note that a link of this kind was heard; return True if another one was heard in the last hour."""
-        heard = self._heard.setdefault((rule.name, kind), Newest(MAX_LINKS))
-        heard[link] = now
+        """Return True if another link of this kind was heard in the last hour."""
+        heard = self._heard.get((rule.name, kind))
+        if heard is None:
+            return False
         latest = next((at for each, at in reversed(heard.items()) if each != link), None)
         return latest is not None and now - latest < LINK_SECONDS
 
@@ -623,6 +905,11 @@ class Admission:
             self._held[link] -= 1
             if not self._held[link]:
                 del self._held[link]
+
+
+def _ticket(seed: str, *words: str) -> bytes:
+    """Return the place of a machine or of a link in a draw, which no machine can predict without the seed."""
+    return hashlib.blake2b("\0".join((seed, *words)).encode(), digest_size=8).digest()
 
 
 def _is_of_network(rule: AdmissionRule, candidate: Candidate) -> bool:
@@ -670,7 +957,7 @@ def discovered_hardware(mac: str, rule: AdmissionRule, address: IPv4Address) -> 
             "name": discovered_name(mac),
             "namespace": rule.osie.namespace,
             "labels": {AUTO_DISCOVERED_LABEL: "true"},
-            "annotations": {DISCOVERY_RULE_ANNOTATION: f"{rule.name},{LISTED_ONLY}" if rule.listed_only else rule.name},
+            "annotations": {DISCOVERY_RULE_ANNOTATION: rule.text},
             "finalizers": [DISCOVERY_FINALIZER],
         },
         "spec": {
@@ -678,3 +965,29 @@ def discovered_hardware(mac: str, rule: AdmissionRule, address: IPv4Address) -> 
             "osie": {"name": rule.osie.name},
         },
     }
+
+
+def _displaceable(hardware: Raw) -> Progress | None:
+    """Return the progress, as the status has it, of a Hardware that may have to give way; None if it may not.
+
+    It must be as `discovered_hardware` has made it: an operator may need what an operator has changed.
+    """
+    if not is_discovered(hardware):
+        return None
+    metadata, spec = as_mapping(hardware["metadata"]), as_mapping(hardware.get("spec"))
+    status, interfaces = as_mapping(hardware.get("status")), _interfaces(hardware)
+    state = str(status.get("state") or "")
+    is_untouched = (
+        as_mapping(metadata.get("labels")) == {AUTO_DISCOVERED_LABEL: "true"}
+        and _annotations(hardware).keys() <= {DISCOVERY_RULE_ANNOTATION}
+        and [discovered_name(mac) for mac in interfaces] == [metadata.get("name")]
+        and spec.keys() <= {"networkInterfaces", "osie"}
+        and int(metadata.get("generation") or 1) == 1  # it counts the changes of the spec
+    )
+    if not is_untouched or status.get("inventory") or metadata.get("deletionTimestamp"):
+        return None
+    return _PROGRESS_OF_STATES.get(state)
+
+
+_PROGRESS_OF_STATES: Final = {"": Progress.NONE, "Netbooting": Progress.NONE, "InOSIE": Progress.BOOTING}
+"""The least progress of a machine by `status.state`, which any edge may have written. Agents of other states work."""

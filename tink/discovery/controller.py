@@ -65,12 +65,15 @@ from tink.discovery.identity import FactsIndex
 from tink.discovery.model import (
     AS_EXPECTED,
     DISCOVERY_FINALIZER,
+    ExpectedMachine,
     ListProblem,
     MachineFacts,
     MachineVerdict,
     VerdictReason,
+    counts,
     discovered_name,
     is_discovered,
+    list_namespaces,
 )
 from tink.discovery.verdict import FACT_LABELS, fact_labels, verdict
 from tink.kube.cache import Index, Informer
@@ -442,13 +445,17 @@ class DiscoveryController(Collector):
             return "a Hardware of this name exists already; delete it, or choose another name"
         if running := [each for each in self._workflows.keys(key) if not self._has_ended(each)]:
             return f"Workflow {running[0]} names the discovered Hardware; the approval waits for its end"
-        wanted = claims_of(approved_hardware(hardware, approval.key, self._expected.named(approval.key), {}))
+        wanted = claims_of(approved_hardware(hardware, approval.key, self._line(hardware, approval.key), {}))
         conflicts: list[Conflict] = self._claims.conflicts(approval.key, wanted, self._elapsed())
         for conflict in conflicts:
             if conflict.holder != key:
                 kind, value = conflict.claim
                 return f"{kind} {value} is that of Hardware {conflict.holder} ({conflict.held_in}); correct one of them"
         return ""
+
+    def _line(self, hardware: Raw, target: NamespacedName) -> ExpectedMachine | None:
+        """Return the line with the name that a discovered machine gets; None if its rule counts no list there."""
+        return self._expected.named(target) if counts(target.namespace, list_namespaces(hardware)) else None
 
     def _has_ended(self, workflow: NamespacedName) -> bool:
         found = self._informers[WORKFLOW].get(*workflow)
@@ -519,7 +526,7 @@ class DiscoveryController(Collector):
 
         Raises ApprovalError if another Hardware has taken the name meanwhile, ApiError.
         """
-        line, facts = self._expected.named(target), self._facts.facts(key)
+        line, facts = self._line(hardware, target), self._facts.facts(key)
         made = approved_hardware(hardware, target, line, fact_labels(facts) if facts is not None else {})
         try:
             new = await while_leading(self._elector, lambda: self._client.create(HARDWARE, made))

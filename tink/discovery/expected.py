@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv4Interface, ip_address
@@ -26,12 +26,14 @@ from tink.api.inventory import clean_text, mac_address, serial_number
 from tink.api.v1alpha2 import FirmwareMode, Raw, as_mapping
 from tink.discovery.identity import known_macs, port_key, switch_key
 from tink.discovery.model import (
+    ALL_NAMESPACES,
     NAME_PREFIX,
     ExpectedDisk,
     ExpectedLink,
     ExpectedMachine,
     ListProblem,
     MachineFacts,
+    counts,
     identifies_machine,
     same_uuid,
     serial_key,
@@ -625,7 +627,10 @@ class ExpectedMachines:
         self._by_port: dict[tuple[str, str], list[tuple[ExpectedMachine, ExpectedLink]]] = {}
         self._ambiguous: dict[str, str] = {}
         """The problem of each line, by its source, that has something which another line has, too."""
-        self._names_only_macs = True
+        self._namespaces: frozenset[str] = frozenset()
+        """The namespaces with machines on a list."""
+        self._without_macs: frozenset[str] = frozenset()
+        """The namespaces with a line that has no MAC address of a port."""
         self._handlers: list[Callable[[], None]] = []
         self.problems: tuple[ListProblem, ...] = ()
 
@@ -671,20 +676,36 @@ class ExpectedMachines:
         """Return the machine with this name, or None. None, too, if several lines have the name."""
         return self._by_key.get(key)
 
-    def lists_mac(self, mac: str) -> bool:
-        """Return True if a line has this MAC address of a port (lower case, colons)."""
-        return ("MAC", mac) in self._by_identifier
+    def lists_mac(self, mac: str, namespaces: Collection[str]) -> bool:
+        """Return True if a line of these namespaces has this MAC address of a port (lower case, colons)."""
+        return any(counts(each.key.namespace, namespaces) for each in self._by_identifier.get(("MAC", mac), ()))
 
-    def names_only_macs(self) -> bool:
-        """Return True if each line has a MAC address of a port: then no other machine has to introduce itself."""
-        return self._names_only_macs
+    def names_only_macs(self, namespaces: Collection[str]) -> bool:
+        """Return True if each line of these namespaces has a MAC address of a port.
+
+        Then a machine with another MAC address need not introduce itself: no line describes it.
+        """
+        return not any(counts(each, namespaces) for each in self._without_macs)
+
+    def has_lines(self, namespaces: Collection[str]) -> bool:
+        """Return True if a list of these namespaces has a machine."""
+        return any(counts(each, namespaces) for each in self._namespaces)
+
+    def problems_of(self, namespaces: Collection[str]) -> int:
+        """Return the number of problems of the lists of these namespaces."""
+        if ALL_NAMESPACES in namespaces:
+            return len(self.problems)
+        return sum(each.source.startswith(tuple(f"ConfigMap {name}/" for name in namespaces)) for each in self.problems)
 
     def at_port(self, switch: str, port: str) -> Iterable[tuple[ExpectedMachine, ExpectedLink]]:
         """Return the lines that may expect a machine at a port of a switch. `link_is_at` decides."""
         return self._by_port.get((switch_key(switch), port_key(port)), ())
 
     def match(self, facts: MachineFacts) -> Match:
-        """Return the line that the facts fit. One fact is enough, if no other fact contradicts the line."""
+        """Return the line that the facts fit. One fact is enough, if no other fact contradicts the line.
+
+        Only lines of the namespaces `facts.lists` count.
+        """
         hits: dict[str, tuple[ExpectedMachine, str]] = {}
         for kind, values in (
             ("serial number", facts.serials),
@@ -695,6 +716,8 @@ class ExpectedMachines:
             for value in sorted(values):
                 for compared in _compared(kind, value):
                     for machine in self._by_identifier.get((kind, compared), ()):
+                        if not counts(machine.key.namespace, facts.lists):
+                            continue
                         hits.setdefault(machine.source, (machine, f"{kind} {value}"))
         if not hits:
             return Match()
@@ -726,7 +749,8 @@ class ExpectedMachines:
             duplicates.append(ListProblem(machine.source, text))
             self._ambiguous.setdefault(machine.source, f"{machine.source}: {text}")
         self._machines = tuple(machines)
-        self._names_only_macs = all(machine.macs for machine in machines)
+        self._namespaces = frozenset(machine.key.namespace for machine in machines)
+        self._without_macs = frozenset(machine.key.namespace for machine in machines if not machine.macs)
         self._by_key = {each.key: each for each in machines if each.source not in self._ambiguous}
         self._by_identifier, self._by_port = {}, {}
         for machine in self._machines:
@@ -774,8 +798,11 @@ def _contradiction(machine: ExpectedMachine, by: str, facts: MachineFacts) -> st
 
 
 def _duplicates(machines: list[ExpectedMachine]) -> Iterator[tuple[ExpectedMachine, str]]:
-    """Yield each line that has the name, the address or an identifier of another line, and the problem."""
-    lines: dict[tuple[str, str], tuple[str, list[ExpectedMachine]]] = {}
+    """Yield each line that has the name, the address or an identifier of another line, and the problem.
+
+    Lines of two namespaces are no duplicates: one tenant's list must not hold up the machines of another tenant.
+    """
+    lines: dict[tuple[str, str, str], tuple[str, list[ExpectedMachine]]] = {}
     for machine in machines:
         own = [(("name", str(machine.key)), machine.key.name)]
         own += [(identifier, shown) for identifier, shown in _identifiers(machine)]
@@ -784,8 +811,8 @@ def _duplicates(machines: list[ExpectedMachine]) -> Iterator[tuple[ExpectedMachi
         # A MAC address is that of a port or that of a BMC, not of both.
         unique = {("MAC" if kind == "BMC MAC" else kind, value): shown for (kind, value), shown in own}
         for identifier, shown in unique.items():
-            lines.setdefault(identifier, (shown, []))[1].append(machine)
-    for (kind, _), (shown, having) in lines.items():
+            lines.setdefault((*identifier, machine.key.namespace), (shown, []))[1].append(machine)
+    for (kind, _, _), (shown, having) in lines.items():
         if len(having) < 2:
             continue
         for at, machine in enumerate(having):

@@ -17,6 +17,7 @@ from tink.discovery.model import (
     MachineFacts,
     identifies_machine,
     is_discovered,
+    list_namespaces,
     same_uuid,
     serial_key,
 )
@@ -58,6 +59,7 @@ def facts_of(hardware: Raw) -> MachineFacts:
         out_of_band=out_of_band,
         is_discovered=is_discovered(hardware),
         is_terminating="deletionTimestamp" in metadata,
+        lists=list_namespaces(hardware),
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Final
 from uuid import UUID
 
-from tink.api.annotations import AUTO_DISCOVERED_LABEL
+from tink.api.annotations import AUTO_DISCOVERED_LABEL, DISCOVERY_RULE_ANNOTATION
 from tink.api.v1alpha2 import FirmwareMode, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.kube.objects import NamespacedName
@@ -25,6 +25,10 @@ AS_EXPECTED: Final = "AsExpected"
 """The condition of a Hardware with the verdict on its machine."""
 LISTED_ONLY: Final = "only=listed"
 """The part of a rule, and of the annotation discovery-rule, that admits only machines on a list."""
+LISTS: Final = "lists="
+"""The beginning of the part of a rule, and of the annotation discovery-rule, that names a namespace of lists."""
+ALL_NAMESPACES: Final = "*"
+"""The namespace in `lists=` for the lists of all namespaces."""
 
 
 def serial_key(serial: str) -> str:
@@ -59,6 +63,26 @@ def discovered_name(mac: str) -> str:
     return NAME_PREFIX + mac.replace(":", "-")
 
 
+def list_namespaces(hardware: Raw) -> frozenset[str]:
+    """Return the namespaces whose lists of expected machines count for a Hardware. It may contain ALL_NAMESPACES.
+
+    They are those of the rule that admitted its machine, until the machine is approved; else its own namespace.
+    """
+    metadata = as_mapping(hardware.get("metadata"))
+    rule = (
+        str(as_mapping(metadata.get("annotations")).get(DISCOVERY_RULE_ANNOTATION, ""))
+        if is_discovered(hardware)
+        else ""
+    )
+    named = frozenset(part.removeprefix(LISTS) for part in rule.split(",") if part.startswith(LISTS))
+    return named or frozenset((str(metadata.get("namespace") or ""),))
+
+
+def counts(namespace: str, namespaces: Collection[str]) -> bool:
+    """Return True if a namespace is one of `namespaces`, which may contain ALL_NAMESPACES."""
+    return namespace in namespaces or ALL_NAMESPACES in namespaces
+
+
 def is_discovered(hardware: Raw) -> bool:
     """Return True if a Hardware is that of a discovered machine which is not approved."""
     return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
@@ -85,6 +109,7 @@ class AdmissionRule:
     mac_prefixes: in lower case with colons; empty admits every MAC address.
     relays: the addresses of relays (giaddr); empty admits every relay of the network, and packets without a relay.
     listed_only: admit only machines on a list of expected machines.
+    lists: the namespaces whose lists count for these machines, or ALL_NAMESPACES; empty: the namespace of `osie`.
     """
 
     name: str
@@ -97,6 +122,19 @@ class AdmissionRule:
     mac_prefixes: tuple[str, ...] = ()
     relays: tuple[IPv4Address, ...] = ()
     listed_only: bool = False
+    lists: tuple[str, ...] = ()
+
+    @property
+    def list_namespaces(self) -> frozenset[str]:
+        """The namespaces whose lists count for machines of this rule. It may contain ALL_NAMESPACES."""
+        return frozenset(self.lists or (self.osie.namespace,))
+
+    @property
+    def text(self) -> str:
+        """The value of the annotation discovery-rule: the name, and the parts that the controller acts on."""
+        return ",".join(
+            (self.name, *((LISTED_ONLY,) if self.listed_only else ()), *(LISTS + each for each in self.lists))
+        )
 
 
 # --- expected machines ------------------------------------------------------------------------------------------------
@@ -183,6 +221,7 @@ class MachineFacts:
     storage_devices: spec.storageDevices.
     in_band, out_of_band: the parts of status.inventory; empty mappings if absent.
     is_discovered: it has the label `tinkerbell.org/auto-discovered: "true"`.
+    lists: the namespaces whose lists of expected machines count for it (`list_namespaces`).
     """
 
     key: NamespacedName
@@ -198,6 +237,7 @@ class MachineFacts:
     out_of_band: Raw = field(default_factory=dict)
     is_discovered: bool = False
     is_terminating: bool = False
+    lists: frozenset[str] = frozenset()
 
 
 class VerdictReason(StrEnum):

@@ -56,6 +56,7 @@ class FoundMachine:
     """A machine with a Hardware. Times are Unix seconds; 0 if unknown. A text is empty if the fact is unknown.
 
     reason, message: of the condition AsExpected; empty before the inventory is there.
+    lists: the namespaces whose lists of expected machines count for it; `*` means all.
     """
 
     key: NamespacedName
@@ -70,6 +71,7 @@ class FoundMachine:
     has_inventory: bool
     reason: str
     message: str
+    lists: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ def _found(hardware: Raw) -> FoundMachine:
         bool(inventory),
         str(condition.get("reason") or ""),
         str(condition.get("message") or ""),
+        tuple(sorted(facts.lists)),
     )
 
 

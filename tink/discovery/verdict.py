@@ -7,7 +7,7 @@ sentence has what was found, what was expected and where that is written, and th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,12 +26,14 @@ from tink.discovery.identity import (
     ports_of,
 )
 from tink.discovery.model import (
+    ALL_NAMESPACES,
     ExpectedDisk,
     ExpectedLink,
     ExpectedMachine,
     MachineFacts,
     MachineVerdict,
     VerdictReason,
+    counts,
     identifies_machine,
     same_uuid,
     serial_key,
@@ -112,7 +114,7 @@ def _identity(
     if line is None:
         named = expected.named(facts.key)
         if named is None:
-            if facts.is_discovered and len(expected):
+            if facts.is_discovered and expected.has_lines(facts.lists):
                 found.append((VerdictReason.NOT_EXPECTED, _not_expected(facts, expected)))
             return found, None
         if difference := _difference(facts, named):
@@ -173,8 +175,11 @@ def _is_shared(facts: MachineFacts, other: MachineFacts) -> bool:
 
 def _not_expected(facts: MachineFacts, expected: ExpectedMachines) -> str:
     own = _listed(sorted([*facts.serials, *facts.macs]))
-    text = f"no list of expected machines has one of its identifiers ({own}): add a line, or delete this Hardware"
-    count = len(expected.problems)
+    where = "" if ALL_NAMESPACES in facts.lists else f" in namespace {_listed(sorted(facts.lists))}"
+    text = (
+        f"no list of expected machines{where} has one of its identifiers ({own}): add a line, or delete this Hardware"
+    )
+    count = expected.problems_of(facts.lists)
     return f"{text} (the lists have {count} {'problem' if count == 1 else 'problems'})" if count else text
 
 
@@ -245,7 +250,7 @@ def _cables(facts: MachineFacts, line: ExpectedMachine, expected: ExpectedMachin
         own = [link for link in line.links if link.mac and link.mac == mac]
         if any(_fits(link, port) is not False for link in own) or any(_fits(link, port) for link in line.links):
             continue
-        foreign = _foreign(port, line, expected)
+        foreign = _foreign(port, line, expected, facts.lists)
         if not own and (not foreign or len(met) == len(line.links)):
             continue
         due = _listed([f"{link.switch}/{link.port}" for link in own or line.links if link not in met])
@@ -271,15 +276,15 @@ def _fits(link: ExpectedLink, port: Raw) -> bool | None:
 
 
 def _foreign(
-    port: Raw, line: ExpectedMachine, expected: ExpectedMachines
+    port: Raw, line: ExpectedMachine, expected: ExpectedMachines, namespaces: Collection[str]
 ) -> list[tuple[ExpectedMachine, ExpectedLink]]:
-    """Return the lines that expect another machine, or another port of this one, where a port is."""
+    """Return the lines of namespaces that expect another machine, or another port of this one, where a port is."""
     mac = mac_address(port.get("mac"))
     found = []
     for place in neighbour_ports(port):
         for machine, link in expected.at_port(*place):
             is_other = machine.key != line.key or bool(link.mac and mac and link.mac != mac)
-            if is_other and link_is_at(link, port):
+            if is_other and counts(machine.key.namespace, namespaces) and link_is_at(link, port):
                 found.append((machine, link))
     return found
 

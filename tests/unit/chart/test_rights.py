@@ -66,7 +66,7 @@ RIGHTS = {
         "tinkedge: coordination.k8s.io/leases[tinkedge-discovery]: get,patch,watch",
     },
     ("tinkedge-edge", ("rbac-edge-discovery.yaml",)): {
-        "cluster: tinkerbell.org/hardware: create",
+        "cluster: tinkerbell.org/hardware: create,delete",
         "cluster: /configmaps: list,watch",
     },
     ("tinkedge-server", DEFAULT): {
@@ -195,6 +195,7 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
         "tinkedge-bmc-netboot",
         "tinkedge-discovery",
         "tinkedge-edge-discovery",
+        "tinkedge-edge-discovery-delete",
     )
     assert {f"{name}.tinkedge" for name in narrowed} <= policies
 
@@ -493,3 +494,21 @@ def test_edge_creates_the_hardware_of_discovered_machines_alone(listed):
         lambda obj: obj["spec"]["networkInterfaces"].update({"52:54:00:00:00:02": {}}),
     ):
         assert refusals("edge-discovery", changed(made, change), None) != []
+
+
+def test_edge_deletes_discovered_hardware_without_an_inventory_alone():
+    made = discovered_hardware(
+        FIRST_MAC, read_rule("range=10.7.0.200-10.7.0.250/24,osie=lab/hook"), IPv4Address("10.7.0.200")
+    )
+    made["metadata"]["generation"] = 1
+    gone: Raw = {}
+    assert refusals("edge-discovery-delete", gone, made) == []
+    assert refusals("edge-discovery-delete", gone, made | {"status": {"state": "Netbooting"}}) == []
+    for change in (
+        lambda obj: obj["metadata"].update(name="web-1"),
+        lambda obj: obj["metadata"].update(labels={}),
+        lambda obj: obj["metadata"]["labels"].update({"rack": "7"}),
+        lambda obj: obj["metadata"]["annotations"].update({"tinkerbell.org/approve": "web-1"}),
+        lambda obj: obj.update(status={"inventory": {"inBand": {}}}),
+    ):
+        assert refusals("edge-discovery-delete", gone, changed(made, change)) != []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
@@ -21,13 +22,14 @@ from tink.discovery.admission import (
     AdmissionReason,
     Admitted,
     Candidate,
+    Progress,
     Sightings,
     Waiting,
     discovered_hardware,
     read_rule,
     rule_conflicts,
 )
-from tink.discovery.model import AdmissionRule, RuleError
+from tink.discovery.model import AdmissionRule, RuleError, counts, list_namespaces
 from tink.kube.objects import NamespacedName
 
 MAC = "52:54:00:00:00:01"
@@ -53,15 +55,16 @@ def candidate(at: str = MAC, *, relay: str = "", link: str = "", **fields: Any) 
 class Lists:
     """Lists of expected machines with these MAC addresses; `serials`: other lines name machines by serial number."""
 
-    def __init__(self, *macs: str, serials: bool = False) -> None:
+    def __init__(self, *macs: str, serials: bool = False, namespace: str = "default") -> None:
         self.macs = macs
         self.serials = serials
+        self.namespace = namespace
 
-    def lists_mac(self, mac: str) -> bool:
-        return mac in self.macs
+    def lists_mac(self, mac: str, namespaces: Collection[str]) -> bool:
+        return mac in self.macs and counts(self.namespace, namespaces)
 
-    def names_only_macs(self) -> bool:
-        return not self.serials
+    def names_only_macs(self, namespaces: Collection[str]) -> bool:
+        return not (self.serials and counts(self.namespace, namespaces))
 
 
 class Site:
@@ -71,8 +74,17 @@ class Site:
         self.rules = [read_rule(each) for each in rules or (RANGE,)]
         self.hardware: dict[NamespacedName, Raw] = {}
         self.now = 1000.0
+        self.progress: dict[str, Progress] = {}
+        self.workflows: set[NamespacedName] = set()
         self.admission = Admission(
-            self.rules, lambda mac: mac in self.macs, own_addresses=lambda: own, listed=listed, salt=1
+            self.rules,
+            lambda mac: mac in self.macs,
+            own_addresses=lambda: own,
+            listed=listed,
+            progress=lambda mac: self.progress.get(mac, Progress.NONE),
+            is_in_use=lambda key: key in self.workflows,
+            salt=1,
+            chance=random.Random(7),
         )
 
     @property
@@ -81,7 +93,7 @@ class Site:
 
     def put(self, obj: Raw) -> None:
         self.hardware[NamespacedName.of(obj)] = obj
-        self.admission.apply(obj)
+        self.admission.apply(obj, self.now)
 
     def remove(self, obj: Raw) -> None:
         del self.hardware[NamespacedName.of(obj)]
@@ -124,7 +136,7 @@ def address_of(obj: Raw) -> str:
 def test_rule_has_all_its_parts() -> None:
     rule = read_rule(
         "range=172.31.8.10-172.31.8.250/24, gateway=172.31.8.1,nameserver=172.31.8.1,nameserver=9.9.9.9,"
-        "osie=berlin/hook,mac=52:54:00,mac=AA-BB,relay=10.1.0.1,only=listed,name=rack7"
+        "osie=berlin/hook,mac=52:54:00,mac=AA-BB,relay=10.1.0.1,only=listed,lists=berlin,lists=racks,name=rack7"
     )
     assert rule == AdmissionRule(
         "rack7",
@@ -137,6 +149,7 @@ def test_rule_has_all_its_parts() -> None:
         ("52:54:00", "aa:bb"),
         (IPv4Address("10.1.0.1"),),
         listed_only=True,
+        lists=("berlin", "racks"),
     )
 
 
@@ -172,6 +185,8 @@ def test_rule_without_a_name_has_that_of_its_range() -> None:
         (f"{RANGE},mac=52:5", "mac=52:5: write the first bytes"),
         (f"{RANGE},mac=52:54:00:12:34:56:78", "write the first bytes"),
         (f"{RANGE},only=known", "only=known: write only=listed"),
+        (f"{RANGE},lists=Racks", "lists=Racks: write the namespace"),
+        (f"{RANGE},lists=*,lists=racks", "leave the other lists= out"),
         (f"{RANGE},name=rack 7", "name=rack 7: write at most 63"),
         (f"{RANGE},name={'a' * 64}", "write at most 63"),
         ("range=10.0.0.5-10.0.0.9/24,osie=Hook", "osie=Hook is not the name of an OSIE"),
@@ -281,6 +296,37 @@ def test_rule_admits_machines_of_its_network_relay_and_mac(
 def test_rule_for_listed_machines_admits_those_that_a_list_may_name(lists: Lists, is_admitted: bool) -> None:
     decision = Site(f"{RANGE},only=listed", listed=lists).second(candidate())
     assert isinstance(decision, Admitted) == is_admitted
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_admitted"), [("", False), (",lists=racks", True), (",lists=*", True), (",lists=default", False)]
+)
+@pytest.mark.parametrize("named", [True, False], ids=["its MAC", "a serial number"])
+def test_only_lists_of_the_namespaces_of_a_rule_count(lists: str, is_admitted: bool, named: bool) -> None:
+    listed = Lists(MAC if named else mac(9), serials=not named, namespace="racks")
+    decision = Site(f"{RANGE},only=listed{lists}", listed=listed).second(candidate())
+    assert isinstance(decision, Admitted) == is_admitted
+    if not is_admitted:
+        assert "add it to a ConfigMap in namespace default with the label" in decision.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "annotation", "namespaces"),
+    [
+        (RANGE, "rack7", {"default"}),
+        (f"{RANGE},only=listed", "rack7,only=listed", {"default"}),
+        (f"{RANGE},lists=*", "rack7,lists=*", {"*"}),
+        (f"{RANGE},only=listed,lists=a,lists=b", "rack7,only=listed,lists=a,lists=b", {"a", "b"}),
+    ],
+)
+def test_hardware_keeps_which_lists_count_until_its_machine_is_approved(
+    rule: str, annotation: str, namespaces: set[str]
+) -> None:
+    obj = discovered_hardware(MAC, read_rule(f"{rule},name=rack7"), IPv4Address("10.77.0.100"))
+    assert obj["metadata"]["annotations"] == {"tinkerbell.org/discovery-rule": annotation}
+    assert list_namespaces(obj) == namespaces
+    obj["metadata"]["labels"] = {}
+    assert list_namespaces(obj) == {"default"}
 
 
 def test_first_rule_that_matches_admits() -> None:
@@ -427,6 +473,7 @@ def test_one_of_several_links_holds_at_most_half_of_the_range() -> None:
     site = Site()
     site.register(candidate(mac(1), relay="10.77.0.3"))
     assert fill(site, 60, relay="10.77.0.2") == 24
+    site.progress = dict.fromkeys(site.macs, Progress.BOOTING)
     refused = site.second(candidate(mac(2), relay="10.77.0.2"))
     assert refused.reason is AdmissionReason.SHARE_EXHAUSTED
     assert "kubectl get hardware -l tinkerbell.org/auto-discovered=true" in refused.text
@@ -470,18 +517,298 @@ def test_link_that_was_silent_for_an_hour_leaves_its_share() -> None:
     assert fill(site, 60, relay="10.77.0.2") == 50
 
 
-def test_rate_of_admissions_is_limited() -> None:
-    site = Site("range=10.77.0.10-10.77.255.200/16,osie=hook")
-    for _ in range(2):
-        decisions = [
-            site.first(candidate(mac(number), networks=(IPv4Network("10.77.0.0/16"),))) for number in range(90)
-        ]
-        site.now += 3
+def test_rate_of_admissions_is_limited_for_each_rule() -> None:
+    site = Site(
+        "range=10.77.0.10-10.77.99.200/16,osie=hook,mac=52:54:00:00,name=a",
+        "range=10.77.100.10-10.77.255.200/16,osie=hook,name=b",
+    )
+    networks = (IPv4Network("10.77.0.0/16"),)
+    machines = [candidate(mac(number), networks=networks) for number in range(90)]
+    others = [candidate(f"aa:00:00:00:00:{number:02x}", networks=networks) for number in range(10)]
+    for each in (*machines, *others):
+        site.first(each)
+    site.now += 3
+    decisions = [site.first(each) for each in machines]
     assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
     (reason,) = {each.reason for each in decisions if not isinstance(each, Admitted)}
     assert reason is AdmissionReason.RATE
-    decisions = [site.first(candidate(mac(number), networks=(IPv4Network("10.77.0.0/16"),))) for number in range(90)]
-    assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
+    assert all(isinstance(site.first(each), Admitted) for each in others), "the other rule has a rate of its own"
+    site.now += 3
+    for each in machines:
+        site.first(each)
+    of_first_rule = [each for each in machines if site.admission.pending(each.mac)]
+    assert len(of_first_rule) == 2 * CREATIONS_PER_SECOND
+    drawn = site.admission.take_drawn()
+    assert len(drawn) == len(set(drawn)) > CREATIONS_PER_SECOND / 2, "chance chooses, not the order of the packets"
+    assert site.admission.take_drawn() == []
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+SMALL = "range=10.77.0.10-10.77.0.12/24,osie=hook"
+"""A range of three addresses."""
+
+
+def key_of(obj: Raw) -> NamespacedName:
+    return NamespacedName.of(obj)
+
+
+def full(listed: Lists | None = None, **where: Any) -> tuple[Site, list[Raw]]:
+    """Return a site whose range is full of machines that were admitted a second after each other."""
+    site = Site(SMALL, listed=listed)
+    made = []
+    for number in range(3):
+        made.append(site.register(candidate(mac(number + 10), **where)))
+        site.now += 1
+    site.now = 1100.0
+    return site, made
+
+
+def seen_twice(site: Site, at: Candidate) -> Candidate:
+    site.first(at)
+    site.now += 1.5
+    return at
+
+
+def test_machine_takes_the_place_of_the_oldest_one_without_a_request() -> None:
+    site, made = full()
+    decision = site.second(candidate())
+    assert decision.reason is AdmissionReason.PLACE
+    assert decision.text.startswith("Hardware default/discovery-52-54-00-00-00-0a, whose machine makes no progress")
+    assert site.admission.take_displaced() == [key_of(made[0])]
+    assert site.admission.take_displaced() == []
+    assert site.admission.is_leaving(key_of(made[0]))
+    site.remove(made[0])
+    site.admission.draw("uid", site.now)
+    assert site.admission.take_drawn() == [MAC], "it need not send again"
+    assert str(site.admission.pending(MAC).address) == address_of(made[0])  # type: ignore[union-attr]
+
+
+def test_machine_has_a_minute_for_its_first_request() -> None:
+    site, _ = full()
+    site.now = 1000.0 + 3 + 57  # the first was registered at 1003
+    assert site.first(seen_twice(site, candidate())).reason is AdmissionReason.RANGE_EXHAUSTED
+    site.now += 2
+    assert site.first(candidate()).reason is AdmissionReason.PLACE
+
+
+def test_machine_with_a_request_gives_way_after_five_minutes_and_after_all_without_one() -> None:
+    site, made = full()
+    macs = [mac(number + 10) for number in range(3)]
+    site.progress = {macs[0]: Progress.REQUESTED, macs[1]: Progress.REQUESTED}
+    site.second(candidate())
+    assert site.admission.take_displaced() == [key_of(made[2])]
+    site.remove(made[2])
+    assert isinstance(site.second(candidate()), Admitted)
+    assert site.second(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED
+    site.now += 300
+    assert site.second(candidate(mac(3))).reason is AdmissionReason.PLACE
+    assert site.admission.take_displaced() == [key_of(made[0])]
+
+
+def test_machine_with_a_boot_file_keeps_its_place() -> None:
+    site, _ = full()
+    site.progress = {mac(number + 10): Progress.BOOTING for number in range(3)}
+    site.now += 1700
+    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.admission.take_displaced() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"inventory": {"inBand": {"product": {}}}}},
+        {"status": {"state": "InOSIE"}},
+        {"status": {"state": "Waiting"}},
+        {"metadata": {"annotations": {"tinkerbell.org/approve": "web-1"}}},
+        {"metadata": {"annotations": {"note": "mine"}}},
+        {"metadata": {"labels": {AUTO_DISCOVERED_LABEL: "true", "rack": "7"}}},
+        {"metadata": {"labels": {}}},
+        {"metadata": {"generation": 2}},
+        {"metadata": {"deletionTimestamp": objects.CREATED}},
+        {"spec": {"kernelParams": ["quiet"]}},
+    ],
+    ids=str,
+)
+def test_hardware_that_has_an_inventory_or_was_edited_keeps_its_place(change: Raw) -> None:
+    site, made = full()
+    for each in made:
+        changed = {**each, **{part: {**each.get(part, {}), **fields} for part, fields in change.items()}}
+        site.put(changed)
+    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.admission.take_displaced() == []
+
+
+def test_hardware_that_a_workflow_names_keeps_its_place() -> None:
+    site, made = full(Lists(MAC))
+    site.workflows = {key_of(made[0]), key_of(made[1])}
+    site.second(candidate())
+    assert site.admission.take_displaced() == [key_of(made[2])]
+
+
+def test_hardware_that_changes_before_its_deletion_keeps_its_place() -> None:
+    site, made = full()
+    site.second(candidate())
+    (key,) = site.admission.take_displaced()
+    site.put({**made[0], "status": {"inventory": {"inBand": {"product": {}}}}})
+    assert not site.admission.is_leaving(key)
+
+
+def test_hardware_that_was_not_deleted_may_have_to_give_way_later() -> None:
+    site, _ = full()
+    site.second(candidate())
+    (key,) = site.admission.take_displaced()
+    site.admission.keep(key)
+    site.now += 4
+    site.first(candidate())
+    assert site.admission.take_displaced() != []
+
+
+def test_no_more_places_are_freed_than_machines_wait() -> None:
+    site, _ = full()
+    for _ in range(6):
+        site.second(candidate())
+    assert len(site.admission.take_displaced()) == 1, "the controller deletes nothing"
+    site.second(candidate(mac(2)))
+    assert len(site.admission.take_displaced()) == 1
+
+
+def test_machine_that_has_given_way_may_come_back_at_once() -> None:
+    site, made = full()
+    site.second(candidate())
+    site.remove(made[0])
+    site.admission.draw("uid", site.now)
+    site.remove(made[1])
+    assert isinstance(site.first(candidate(mac(10))), Admitted)
+    assert site.second(candidate(mac(11))).reason is AdmissionReason.DELETED, "an operator has deleted this one"
+
+
+def test_share_of_a_link_is_freed_by_machines_of_this_link() -> None:
+    site = Site()
+    other = site.register(candidate(mac(1), relay="10.77.0.3"))
+    assert fill(site, 30, relay="10.77.0.2") == 24
+    site.now += 100
+    site.second(candidate(mac(2), relay="10.77.0.2"))
+    displaced = site.admission.take_displaced()
+    assert displaced
+    assert key_of(other) not in displaced, "it is the oldest one"
+
+
+def test_listed_machine_takes_the_place_of_any_that_has_not_introduced_itself() -> None:
+    listed = Lists(MAC, mac(10))
+    site, made = full(listed)
+    site.progress = {mac(11): Progress.BOOTING, mac(12): Progress.REQUESTED}
+    site.now = 1012.0
+    assert site.second(candidate()).reason is AdmissionReason.PLACE
+    assert site.admission.take_displaced() == [key_of(made[2])], "the first one is on the list itself"
+    site.remove(made[2])
+    site.admission.draw("uid", site.now)
+    assert site.admission.take_drawn() == [MAC]
+
+
+def test_listed_machine_needs_no_share_of_its_link() -> None:
+    site = Site(listed=Lists(MAC))
+    site.register(candidate(mac(5), relay="10.77.0.3"))
+    assert fill(site, 24, relay="10.77.0.2") == 24
+    assert isinstance(site.second(candidate(relay="10.77.0.2")), Admitted)
+
+
+def test_listed_machine_is_drawn_before_all_others() -> None:
+    site, made = full(Lists(MAC))
+    for number in range(100):
+        seen_twice(site, candidate(mac(number + 100)))
+        site.now = 1100.0
+    site.now += 5
+    for number in range(100):
+        site.first(candidate(mac(number + 100)))
+    site.second(candidate())
+    (key, *_) = site.admission.take_displaced()
+    site.remove(site.hardware[key])
+    site.admission.draw("uid", site.now)
+    assert site.admission.take_drawn() == [MAC]
+    assert made
+
+
+def test_first_packet_of_a_listed_machine_is_remembered_in_a_flood() -> None:
+    site = Site(listed=Lists(MAC))
+    site.first(candidate())
+    for number in range(1 << 20):
+        site.admission.is_returning(b"\2" + number.to_bytes(5, "big"), site.now)
+    site.now += 4
+    assert isinstance(site.first(candidate()), Admitted)
+
+
+def test_each_waiting_machine_has_the_same_chance() -> None:
+    """One of ten waiting machines sends a hundred times as many packets. It is not drawn more often."""
+    drawn = dict.fromkeys(range(10), 0)
+    for turn in range(300):
+        site, made = full()
+        waiting = [candidate(mac(number + 100)) for number in range(10)]
+        for each in waiting:
+            site.first(each)
+        site.now += 2
+        for each in (*waiting, *[waiting[3]] * 100):
+            site.first(each)
+        key = site.admission.take_displaced()[0]
+        site.remove(site.hardware[key])
+        site.admission.draw(f"uid {turn}", site.now)
+        (mac_drawn,) = site.admission.take_drawn()
+        drawn[[each.mac for each in waiting].index(mac_drawn)] += 1
+        assert made
+    assert all(15 <= count <= 50 for count in drawn.values()), drawn
+
+
+def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() -> None:
+    count = 0
+    for turn in range(100):
+        site, _ = full(relay="10.77.0.4")
+        waiting = [candidate(mac(number + 100), relay="10.77.0.2") for number in range(200)]
+        waiting.append(candidate(relay="10.77.0.3"))
+        for each in waiting:
+            site.first(each)
+        site.now += 2
+        for each in waiting:
+            site.first(each)
+        key = site.admission.take_displaced()[0]
+        site.remove(site.hardware[key])
+        site.admission.draw(f"uid {turn}", site.now)
+        count += site.admission.take_drawn() == [MAC]
+    assert 30 < count < 70
+
+
+def test_edges_that_see_the_same_machines_draw_the_same_one() -> None:
+    """Else they would create two Hardware with one address."""
+    drawn = []
+    for order in (range(50), reversed(range(50))):
+        site, made = full()
+        waiting = [candidate(mac(number + 100)) for number in order]
+        for each in waiting:
+            site.first(each)
+        site.now += 2
+        for each in waiting:
+            site.first(each)
+        site.remove(made[0])
+        site.admission.draw("uid of the Hardware", site.now)
+        drawn += site.admission.take_drawn()
+    assert drawn[0] == drawn[1]
+
+
+def test_machine_that_stopped_to_send_is_not_drawn() -> None:
+    site, made = full()
+    site.second(candidate())
+    site.now += 11
+    site.remove(made[0])
+    site.admission.draw("uid", site.now)
+    assert site.admission.take_drawn() == []
+
+
+def test_machine_that_was_registered_while_it_waited_is_not_drawn() -> None:
+    site, made = full()
+    site.second(candidate())
+    site.put(objects.hardware("m1", MAC, "10.77.0.5"))
+    site.remove(made[0])
+    site.admission.draw("uid", site.now)
+    assert site.admission.take_drawn() == []
 
 
 # --- deletion ---------------------------------------------------------------------------------------------------------

@@ -240,11 +240,58 @@ async def test_corrected_line_is_looked_at_again_at_once() -> None:
 
 
 async def test_machine_moves_to_the_namespace_of_its_list() -> None:
-    rig = Rig(discovered(), listed(LINE.replace("hook", ""), namespace="berlin"))
+    rig = Rig(discovered(rule="rack7,lists=berlin"), listed(LINE.replace("hook", ""), namespace="berlin"))
     async with rig.running():
         await rig.until(lambda: rig.names() == ["m1"])
     made = rig.there("m1", "berlin")
     assert "osie" not in made["spec"], "the OSIE of the rule is in another namespace"
+
+
+async def test_list_of_a_namespace_that_the_rule_does_not_count_approves_no_machine() -> None:
+    """Another tenant knows the serial number, and has a machine of the same name and serial number on a list."""
+    foreign = listed(LINE, f"m2,,{MAC},,,,,,,,\n", namespace="berlin")
+    rig = Rig(discovered(), foreign, discovered(OTHER, "192.0.2.201", {"product": {"serialNumber": "DEF5678"}}))
+    async with rig.running():
+        await elapse(60)
+        assert rig.names() == [NAME, discovered_name(OTHER)]
+        assert rig.judged()["reason"] == "NoExpectations", "the list of another tenant demands nothing of the machine"
+        rig.api.put(listed(LINE))
+        await rig.until(lambda: "m1" in rig.names())
+        assert rig.there("m1")["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] == "192.0.2.10"
+        assert rig.judged("m1")["reason"] == "Matches", "the same line elsewhere is no conflict"
+        await rig.until(lambda: rig.judged(discovered_name(OTHER)).get("reason") == "NotExpected")
+        assert "no list of expected machines in namespace default has" in rig.judged(discovered_name(OTHER))["message"]
+
+
+async def test_lines_of_two_namespaces_that_a_rule_counts_are_a_conflict() -> None:
+    lists = listed(LINE), listed(LINE, namespace="berlin")
+    rig = Rig(discovered(rule="rack7,lists=*"), *lists)
+    async with rig.running():
+        await rig.until(lambda: rig.judged().get("reason") == "Conflict")
+        assert "several lines fit" in rig.judged()["message"]
+        assert rig.names() == [NAME]
+
+
+async def test_name_that_an_operator_gives_applies_no_line_that_the_rule_does_not_count() -> None:
+    rig = Rig(discovered(rule="rack7,lists=berlin"), listed(LINE.replace("ABC1234", "OTHER99")))
+    async with rig.running():
+        await elapse(5)
+        await rig.approve("m1")
+        await rig.until(lambda: rig.names() == ["m1"])
+        assert rig.there("m1")["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] == "192.0.2.200"
+
+
+async def test_registered_machine_is_compared_with_the_lists_of_its_own_namespace() -> None:
+    hardware = objects.hardware("m1", MAC, "192.0.2.10", namespace="berlin")
+    rig = Rig(
+        hardware | {"status": {"inventory": {"inBand": FACTS}}},
+        listed(LINE.replace("R650", "R750")),
+        listed(LINE, namespace="berlin"),
+    )
+    async with rig.running():
+        await rig.until(lambda: rig.there("m1", "berlin").get("status", {}).get("conditions"))
+        (condition,) = rig.there("m1", "berlin")["status"]["conditions"]
+        assert (condition["type"], condition["reason"]) == ("AsExpected", "Matches")
 
 
 async def test_bmc_machine_is_made_of_the_list_and_belongs_to_the_hardware() -> None:

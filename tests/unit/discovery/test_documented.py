@@ -42,7 +42,7 @@ def test_rules_of_the_documentation_are_rules() -> None:
     assert len(rules) == 2
     for each in rules:
         read_rule(each)
-    for key in ("range", "osie", "gateway", "mac", "relay", "only=listed", "name"):
+    for key in ("range", "osie", "gateway", "mac", "relay", "only=listed", "lists", "name"):
         assert key in rows("Rules"), key
 
 

@@ -172,8 +172,8 @@ def test_corrected_line_counts_at_once_and_a_removed_list_no_more() -> None:
 def test_list_of_macs_alone_decides_at_the_first_packet() -> None:
     expected = ExpectedMachines()
     expected.apply(Site(1).config_map() | {"data": {"a": "name,mac\nm1,b0:26:28:00:00:01\n"}})
-    assert expected.names_only_macs()
-    assert expected.lists_mac("b0:26:28:00:00:01")
-    assert not expected.lists_mac("b0:26:28:00:00:02")
+    assert expected.names_only_macs(["default"])
+    assert expected.lists_mac("b0:26:28:00:00:01", ["default"])
+    assert not expected.lists_mac("b0:26:28:00:00:02", ["default"])
     expected.apply(Site(1).config_map() | {"data": {"a": "name,mac,serial\nm1,b0:26:28:00:00:01,\nm2,,S2\n"}})
-    assert not expected.names_only_macs()
+    assert not expected.names_only_macs(["default"])

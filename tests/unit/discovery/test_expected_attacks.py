@@ -288,8 +288,8 @@ def test_two_columns_of_which_only_one_can_count_are_a_problem() -> None:
 def test_machine_is_known_by_the_mac_of_its_link() -> None:
     expected = ExpectedMachines()
     expected.apply(config_map(f"name,links\nm1,{mac(1)}@switch7/Eth1/7\n"))
-    assert expected.lists_mac(mac(1))
-    assert expected.names_only_macs()
+    assert expected.lists_mac(mac(1), ["default"])
+    assert expected.names_only_macs(["default"])
     assert expected.match(facts(own_mac=mac(1))).machine is not None
 
 

@@ -64,6 +64,15 @@ async def test_survey_shows_who_waits_who_has_not_come_and_who_differs() -> None
     assert "line 5: serial: 'NA' is a placeholder" in text
 
 
+async def test_survey_names_the_lists_that_count_for_a_machine_if_they_are_not_of_its_namespace() -> None:
+    own, other = Site(2).hardware(0), Site(2).hardware(1)
+    other["metadata"]["annotations"] = {"tinkerbell.org/discovery-rule": "rack7,only=listed,lists=b,lists=a"}
+    found = await survey(api_of(own, other), None)
+    assert [each.lists for each in found.waiting] == [("default",), ("a", "b")]
+    lines = [each for each in survey_lines(found, time.time()) if "lists that count" in each]
+    assert lines == ["    lists that count for it: those of namespace a, b"]
+
+
 # --- approval ---------------------------------------------------------------------------------------------------------
 
 

@@ -137,3 +137,20 @@ def test_registered_machine_is_named_when_another_one_has_its_serial_number() ->
     for_registered = verdict(own, expected.match(own), index, expected)
     assert for_registered is not None
     assert for_registered.is_expected  # a stranger can't change the verdict on a registered machine
+
+
+@pytest.mark.parametrize(("namespace", "reason"), [("default", "SwappedCables"), ("berlin", "WrongPort")])
+def test_only_lists_that_count_say_whose_a_switch_port_is(namespace: str, reason: str) -> None:
+    site, expected, index = Site(1), ExpectedMachines(), FactsIndex()
+    expected.apply(site.config_map())
+    other = {"metadata": {"name": "other", "namespace": namespace}, "data": {"a.csv": OTHER_LINE}}
+    expected.apply(other)
+    site.attributes[0]["networkInterfaces"][0]["ports"][0]["lldp"]["portID"] = "Ethernet1/30"
+    index.apply(site.hardware(0))
+    facts = facts_of(site.hardware(0))
+    result = verdict(facts, expected.match(facts), index, expected)
+    assert result is not None
+    assert result.reason == reason
+
+
+OTHER_LINE = "name,serial,links\nother,ZZ99887,switch-0/Ethernet1/30\n"

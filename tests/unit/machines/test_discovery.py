@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 
 from edge.journey.events import Outcome, Step
-from edge.machines import DiscoveryWriter
+from edge.journey.recorder import Journey
+from edge.machines import DiscoveryWriter, progress_of
 from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse, turns
-from tink.discovery.admission import Admission, AdmissionReason, Admitted, Candidate, read_rule
+from tink.discovery.admission import (
+    REQUEST_SECONDS,
+    Admission,
+    AdmissionReason,
+    Admitted,
+    Candidate,
+    Progress,
+    read_rule,
+)
+from tink.discovery.model import discovered_name
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import HARDWARE
 
@@ -241,3 +251,103 @@ async def test_conflict_of_names_is_no_error() -> None:
         await site.admit()
         await turns(5)
         assert site.events == []
+
+
+# --- machines that give way -------------------------------------------------------------------------------------------
+
+
+def stranger(number: int) -> str:
+    return f"02:00:00:00:00:{number:02x}"
+
+
+async def fill(site: Site) -> list[str]:
+    """Admit silent machines until the range is full and they must give way. Return the names of their Hardware."""
+    for number in range(4):
+        await site.admit(stranger(number))
+    await elapse(REQUEST_SECONDS + 1)
+    names = [discovered_name(stranger(number)) for number in range(4)]
+    assert all(site.api.read(HARDWARE, name) for name in names)
+    return names
+
+
+def finalize(site: Site, name: str) -> None:
+    """Remove a Hardware that is being deleted, as the controller does."""
+    obj = site.api.read(HARDWARE, name)
+    assert obj is not None
+    assert obj["metadata"]["deletionTimestamp"]
+    site.api.remove(HARDWARE, name)
+
+
+async def test_silent_machine_gives_way_and_the_waiting_one_is_created_without_another_packet() -> None:
+    async with running(Site(InProcessApi())) as site:
+        names = await fill(site)
+        site.discover()
+        await elapse(3)
+        assert site.discover().reason is AdmissionReason.PLACE
+        await turns(10)
+        (deleted,) = [call for call in site.api.calls if call.verb == "delete"]
+        assert deleted.name == names[0]
+        assert set(deleted.body["preconditions"]) == {"uid", "resourceVersion"}
+        assert site.events[-1][0] == stranger(0)
+        assert "is deleted, because it makes no progress and others wait for an address" in site.events[-1][2]
+        assert site.metric("tinkedge_discovery_displaced") == 1
+        finalize(site, names[0])
+        await turns(10)
+        assert site.api.read(HARDWARE, NAME) is not None
+
+
+async def test_hardware_that_changes_at_the_last_moment_is_not_deleted() -> None:
+    async with running(Site(InProcessApi())) as site:
+        names = await fill(site)
+        site.discover()
+        await elapse(3)
+        site.informer.hold()
+        site.api.change(HARDWARE, names[0], status={"inventory": {"inBand": {"product": {}}}})
+        assert site.discover().reason is AdmissionReason.PLACE
+        await turns(10)
+        assert "deletionTimestamp" not in site.api.read(HARDWARE, names[0])["metadata"]
+        site.informer.release()
+        await elapse(4)
+        site.discover()
+        await turns(10)
+        assert "deletionTimestamp" in site.api.read(HARDWARE, names[1])["metadata"], "another one gives way"
+        assert site.metric("tinkedge_discovery_errors") == 0
+
+
+async def test_edge_without_the_right_to_delete_tries_once_a_minute(caplog) -> None:
+    async with running(Site(InProcessApi())) as site:
+        await fill(site)
+        site.api.fail("delete", *[ApiError(403, "Forbidden", "edge cannot delete hardware")] * 9, of=HARDWARE)
+        for _ in range(15):
+            site.discover()
+            await elapse(3)
+        assert site.api.count("delete", of=HARDWARE) == 1
+        (line,) = [each for each in caplog.messages if "can't give way" in each]
+        assert "edge cannot delete hardware" in line
+        assert "allow the edge to create and delete hardware: apply deploy/rbac-edge-discovery.yaml" in line
+        await elapse(60)
+        site.discover()
+        await elapse(1)
+        assert site.api.count("delete", of=HARDWARE) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "progress"),
+    [
+        ([], Progress.NONE),
+        ([(Step.SEEN, {}), (Step.DHCP, {"stage": "PXE ROM", "dhcp": "offer"})], Progress.NONE),
+        ([(Step.DHCP, {"stage": "iPXE", "dhcp": "offer"})], Progress.NONE),
+        ([(Step.DHCP, {"stage": "PXE ROM", "dhcp": "ack"}), (Step.DHCP, {"dhcp": "offer"})], Progress.REQUESTED),
+        ([(Step.DHCP, {"server": "10.77.0.2"})], Progress.REQUESTED),
+        ([(Step.DHCP, {"dhcp": "ack"}), (Step.TFTP, {"phase": "begun"})], Progress.BOOTING),
+        ([(Step.SCRIPT, {})], Progress.BOOTING),
+    ],
+    ids=["nothing", "offer", "iPXE's offer", "ack", "other server", "boot file", "script"],
+)
+async def test_progress_of_a_machine_is_read_from_its_journey(
+    steps: list[tuple[Step, dict[str, str]]], progress: Progress
+) -> None:
+    journey = Journey(lambda: 1_800_000_000.0)
+    for step, detail in steps:
+        journey.record(MAC, step, Outcome.INFO, "a step", **detail)
+    assert progress_of(entry for _, entry in journey.after(MAC, 0.0, 50)) is progress

@@ -355,6 +355,7 @@ def test_defaults_have_no_contradictions(role: str) -> None:
         ("up", f"{RULE} --disable dhcp", ("discover", "dhcp-mode"), "DHCP is disabled here"),
         ("edge", f"{RULE} --hardware-selector rack=7", ("discover", "hardware-selector"), "would not have"),
         ("edge", f"{RULE} --namespaces b,c", ("discover", "namespaces"), "add a to --namespaces"),
+        ("edge", f"{RULE},lists=d --namespaces a,c", ("discover", "namespaces"), "add d to --namespaces"),
         ("up", f"{RULE} {OVERLAPPING}", ("discover",), "overlap: give each rule a range of its own"),
     ],
 )

@@ -127,7 +127,7 @@ _EDGE: Final = (
 
 _EDGE_DISCOVERY: Final = (
     *_EDGE,
-    RoleRule(("create",), ("tinkerbell.org",), ("hardware",)),
+    RoleRule(("create", "delete"), ("tinkerbell.org",), ("hardware",)),
     RoleRule(("list", "watch"), ("",), ("configmaps",)),
 )
 """Those of an edge that admits unknown machines (--discover), as deploy/rbac-edge-discovery.yaml adds them."""

@@ -298,12 +298,14 @@ labels:
 {{- end }}
 
 {{- define "tinkedge.rules.edge-discovery" -}}
-# A ValidatingAdmissionPolicy rejects every Hardware but that of a discovered machine.
+# ValidatingAdmissionPolicies reject every Hardware but that of a discovered machine, and every deletion but that of one
+# whose machine has not introduced itself.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
-  verbs: [create]
-{{- if contains "only=listed" (join " " .Values.discovery.rules | nospace) }}
-# The lists of expected machines, with only=listed.
+  verbs: [create, delete]
+{{- $rules := join " " .Values.discovery.rules | nospace }}
+{{- if or (contains "only=listed" $rules) (contains "lists=" $rules) }}
+# The lists of expected machines, with only=listed or lists=.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [list, watch]
@@ -321,6 +323,14 @@ labels:
     object.spec.all(key, key in ["networkInterfaces", "osie"]) && size(object.spec.networkInterfaces) == 1
     && object.spec.networkInterfaces.all(mac, object.metadata.name == "discovery-" + mac.replace(":", "-"))
   message: the Hardware of a discovered machine has one interface, after which it is named, and an OSIE
+{{- end }}
+
+{{- define "tinkedge.policy.edge-discovery-delete" -}}
+- expression: >-
+    oldObject.metadata.?labels.orValue({}) == {"tinkerbell.org/auto-discovered": "true"}
+    && oldObject.metadata.?annotations.orValue({}).all(key, key == "tinkerbell.org/discovery-rule")
+    && oldObject.metadata.name.startsWith("discovery-") && !oldObject.?status.?inventory.hasValue()
+  message: the edge deletes only discovered Hardware that has no inventory and that no operator has labelled or annotated
 {{- end }}
 
 {{- define "tinkedge.rules.edge-peers" -}}
