@@ -1,7 +1,7 @@
 """Process 1 of the OSIE, as process 1 of a PID namespace, in which reboot(2) ends that namespace and nothing else.
 
-Needs root. Source of how it ends: pid_namespaces(7), "reboot(2)". Its drivers are loaded in a mount namespace with devices
-and a modprobe of the test.
+Needs root. Source of how it ends: pid_namespaces(7), "reboot(2)". Its drivers are loaded in a mount namespace with
+devices and a modprobe of the test.
 """
 
 from __future__ import annotations
