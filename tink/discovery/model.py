@@ -73,11 +73,12 @@ DECLINED: Final = "DeclinedByClient"
 def has_declined(hardware: Raw) -> bool:
     """Return True if the machine of a Hardware has declined an address of it, and another host was found there."""
     found = as_mapping(hardware.get("status")).get("conditions")
-    conditions = [each for each in map(as_mapping, found if isinstance(found, list) else ()) if _is_decline(each)]
+    declines = [each for each in map(as_mapping, found if isinstance(found, list) else ()) if _is_decline(each)]
     interfaces = as_mapping(as_mapping(hardware.get("spec")).get("networkInterfaces")).values()
-    addresses = {as_mapping(as_mapping(each).get("dhcp")).get("ip") for each in interfaces} - {None}
-    # The message begins with the address, which an operator may have changed meanwhile.
-    return any(str(each.get("message")).startswith(f"{address} ") for each in conditions for address in addresses)
+    # The message has a part for each address, which an operator may have changed meanwhile.
+    parts = [part for each in declines for part in str(each.get("message")).split("; ")]
+    addresses = [as_mapping(as_mapping(each).get("dhcp")).get("ip") for each in interfaces] if parts else ()
+    return any(part.startswith(f"{address} is used by another host") for part in parts for address in addresses)
 
 
 def _is_decline(condition: Raw) -> bool:
