@@ -1,7 +1,8 @@
 """Runs the programs of the lab: argument lists only, and none outlives the lab.
 
-`setpriv --pdeathsig` ends each child even if the lab is killed with SIGKILL (prctl(2), PR_SET_PDEATHSIG). Each child
-has its own session, so that an interrupted command ends together with its children.
+`setpriv --pdeathsig` ends each child even if the lab is killed with SIGKILL (prctl(2), PR_SET_PDEATHSIG). The default
+signal is SIGTERM, for programs that clean up. Each child has its own session, so that an interrupted command ends
+together with its children.
 """
 
 from __future__ import annotations
@@ -67,7 +68,13 @@ async def run(
 
 
 async def _spawn(
-    command: Sequence[str | Path], *, stdin: int, stdout: _Stream, stderr: _Stream, env: Mapping[str, str] | None
+    command: Sequence[str | Path],
+    *,
+    stdin: int,
+    stdout: _Stream,
+    stderr: _Stream,
+    env: Mapping[str, str] | None,
+    death_signal: signal.Signals = signal.SIGTERM,
 ) -> asyncio.subprocess.Process:
     environment = {**os.environ, **(env or {})}
     for program in ("setpriv", str(command[0])):
@@ -76,7 +83,7 @@ async def _spawn(
             raise CommandError(f"{name} is not installed; `tinkedge doctor` says which Debian package has it")
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *bound_to(os.getpid(), command),
+            *bound_to(os.getpid(), command, death_signal),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -92,14 +99,23 @@ async def _spawn(
         raise
 
 
-def bound_to(parent: int, command: Sequence[str | Path]) -> list[str]:
-    """Return `command` wrapped so that it ends with the process `parent`, which starts it.
+def bound_to(parent: int, command: Sequence[str | Path], death_signal: signal.Signals = signal.SIGTERM) -> list[str]:
+    """Return `command` wrapped so that it gets `death_signal` at the end of the process `parent`, which starts it.
 
     If the parent dies before the signal is set up, the signal never comes: so the shell checks that the parent still
     lives.
     """
     still = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
-    return ["setpriv", "--pdeathsig", "TERM", "sh", "-c", still, str(parent), *map(str, command)]
+    return [
+        "setpriv",
+        "--pdeathsig",
+        death_signal.name.removeprefix("SIG"),
+        "sh",
+        "-c",
+        still,
+        str(parent),
+        *map(str, command),
+    ]
 
 
 async def _communicate(
@@ -161,12 +177,29 @@ class Daemon:
 
     @classmethod
     async def start(
-        cls, name: str, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None
+        cls,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        death_signal: signal.Signals = signal.SIGTERM,
     ) -> Daemon:
-        """Start `command` with its output in the file `log`. Raises CommandError if it is not installed."""
+        """Start `command` with its output in the file `log`. Raises CommandError if it is not installed.
+
+        death_signal: the signal that the program gets if this process is killed. SIGKILL is for programs whose state
+        is removed with the run: no `stop` follows that would kill a program whose SIGTERM takes long.
+        """
         stream: IO[bytes]
         with log.open("ab") as stream:
-            process = await _spawn(command, stdin=asyncio.subprocess.DEVNULL, stdout=stream, stderr=stream, env=env)
+            process = await _spawn(
+                command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=env,
+                death_signal=death_signal,
+            )
         return cls(name, process, log)
 
     @property

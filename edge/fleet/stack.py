@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -120,7 +121,8 @@ class Stack:
         command = ["nsenter", f"--net={self.namespace}", sys.executable, "-m", "edge.cli", role, *options]
         # This host's configuration file and variables are not for the stack.
         env = {name: "" for name in os.environ if name.startswith("TINKEDGE_")}
-        daemon = await Daemon.start(f"tinkedge {role}", [*command, "--config", os.devnull], log, env=env)
+        command += ["--config", os.devnull]
+        daemon = await Daemon.start(f"tinkedge {role}", command, log, env=env, death_signal=signal.SIGKILL)
         stack.push_async_callback(daemon.stop)
         self._daemons.append((role, daemon))
         give_up = time.monotonic() + _START_SECONDS

@@ -13,6 +13,7 @@ import json
 import re
 import secrets
 import shutil
+import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -446,7 +447,8 @@ class Lab:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
         if self._settings.shim_dir is not None:
             command += ["--shim-dir", self._settings.shim_dir]
-        return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
+        log_file = self._logs / "tinkedge-up.log"
+        return await Daemon.start("tinkedge up", command, log_file, death_signal=signal.SIGKILL)
 
     async def _build(self, rack: Rack) -> Artifacts:
         """Build OSIE, actions and disk image. Raises CommandError."""

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from edge.machines.inventory import Machine
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
+from tink.discovery.model import ADDRESS_CONFLICT, DECLINED
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
@@ -162,8 +163,6 @@ def _conditions(hardware: Raw) -> list[Any]:
     return conditions if isinstance(conditions, list) else []
 
 
-ADDRESS_CONFLICT = "AddressConflict"
-DECLINED = "DeclinedByClient"
 ENDED = "QuarantineEnded"
 
 MAX_CONFLICTS = 4096

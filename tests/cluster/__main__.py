@@ -6,7 +6,8 @@
     each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
     keys survive an upgrade; the tokens of the release's accounts allow no attack; the controllers power a machine
-    by its BMC; a drain leaves a server and a controller; `helm uninstall` leaves only the documented objects
+    by its BMC; a machine without a Hardware is discovered and approved; a drain leaves a server and a controller;
+    `helm uninstall` leaves only the documented objects
 
 It prints its progress with the time of each step, and exits with 1 at the first failure. It needs root and Debian; the
 first run needs Go. The network is a namespace of its own without a route out of it, like that of `tinkedge lab`.
@@ -37,11 +38,12 @@ from edge.building.shell import CommandError, run
 from edge.lab.machine import Firmware, MachineSettings, VirtualMachine
 from edge.lab.rack import Rack, RackNetwork, start_depot, start_registry
 from tests.cluster.attacks import Thief
-from tests.cluster.machines import Machines, listed, machine_with_bmc, power_job, template
+from tests.cluster.machines import Machines, Simulated, listed, machine_with_bmc, power_job, template
 from tests.cluster.node import NEEDED, Node
 from tests.cluster.pki import NODE
 from tests.programs.build import built, kubernetes_version, version_of
 from tests.support.bmc import FakeBmc, serve
+from tink.discovery.model import discovered_name
 
 NAMESPACE = "tinkedge"
 VIP = "172.31.77.10"
@@ -55,6 +57,7 @@ KEYS = {"agent-token.key", "metadata-token.key", "reports.key", "admin-token"}
 SETS = sorted((CHART / "ci").glob("*-values.yaml"))
 MACHINES_OF_BMC = "machines.bmc.tinkerbell.org"
 RUFIO_LEASE = "e74dec1a.bmc.tinkerbell.org"
+DISCOVERY_LEASE = "tinkedge-discovery"
 HOLDER = "{.spec.holderIdentity}"
 ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 """Kinds that other projects define."""
@@ -113,6 +116,7 @@ class Trial:
             await self._keys()
             await self._rights()
             await self._bmcs()
+            await self._discovery()
             await self._drain()
             await self._beside()
             await self._uninstall()
@@ -278,6 +282,7 @@ class Trial:
         ran = self._directory / "ran"
         ran.mkdir()
         machines = Machines(self._directory / "machines", self._network.bridge, f"{VIP}:42113", MACHINES)
+        self._machines = machines
         stack.push_async_callback(machines.down)
         objects = [template(ran, ACTIONS, SECONDS), *(machine.hardware() for machine in machines.all)]
         await self._node.kubectl("apply", "-f", "-", stdin=listed(objects))
@@ -399,6 +404,37 @@ class Trial:
     async def _power_is(self, state: str) -> bool:
         path = "jsonpath={.status.powerState}"
         return await self._node.kubectl("get", f"{MACHINES_OF_BMC}/bmc", "-o", path) == state
+
+    async def _discovery(self) -> None:
+        """Boot a machine that no Hardware describes: it is admitted, approved by a list and runs a Workflow."""
+        machine = Simulated(99)
+        discovered, hardware = f"hardware/{discovered_name(machine.mac)}", f"hardware/{machine.name}"
+        rule = "name=trial,range=172.31.77.230-172.31.77.239/24,osie=default/lab,only=listed"
+        values = ["--values", str(self._values), "--set", "discovery.enabled=true"]
+        values += ["--set-json", f"discovery.rules={json.dumps([rule])}"]
+        await self._helm("upgrade", "tinkedge", str(CHART), *values, "--wait")
+        await self._node.kubectl("apply", "-f", "-", stdin=listed([machine.expected()]))
+        await self._machines.boot_unknown(machine)
+        await self._node.until(f"the approval as {hardware}", partial(self._exists, hardware))
+        await self._node.until(f"the end of {discovered}", partial(self._is_absent, discovered))
+        await self._node.kubectl("wait", "--for=condition=AsExpected", "--timeout=60s", hardware)
+        await self._node.kubectl("apply", "-f", "-", stdin=listed([machine.workflow("discovered")]))
+        await self._succeeded([f"discovered-{machine.number}"], 120)
+        selector = ["-l", "app.kubernetes.io/component=edge", "-o", "jsonpath={.items[0].metadata.name}"]
+        pod = await self._node.kubectl("get", "pods", "-n", NAMESPACE, *selector)
+        tried = await Thief(self._node, NAMESPACE, pod).attack_discovery("lab-machine")
+        await self._helm("upgrade", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
+        await self._node.kubectl("delete", "lease", "-n", NAMESPACE, DISCOVERY_LEASE)
+        self._log(
+            f"a machine without a Hardware was admitted, approved by a list as {machine.name} and ran a Workflow; "
+            f"{tried} attacks with the tokens of controller and edge are refused"
+        )
+
+    async def _exists(self, name: str) -> bool:
+        return bool(await self._node.kubectl("get", name, "-o", "name", "--ignore-not-found"))
+
+    async def _is_absent(self, name: str) -> bool:
+        return not await self._exists(name)
 
     async def _drain(self) -> None:
         """Drain the only node. Evicted pods have no other node, so the last pod of each role must stay."""

@@ -15,7 +15,8 @@ import yaml
 
 from edge.building.shell import CommandError
 from tests.cluster.node import Node
-from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION, AUTO_DISCOVERED_LABEL
+from tink.discovery.admission import discovered_hardware, read_rule
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE, LEASE, SECRET
 from tink.webhooks.registration import CONFIGURATION
@@ -39,6 +40,8 @@ _STOLEN = {
     "type": "kubernetes.io/service-account-token",
 }
 _THIEF = {"spec": {"holderIdentity": "thief"}}
+_RULE = read_rule("range=172.31.77.240-172.31.77.249/24,osie=default/lab")
+_OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,16 @@ class Thief:
         async with await KubeClient.connect(self._node.kubeconfig) as administrator:
             webhooks = (await administrator.get(CONFIGURATION, WEBHOOKS, None))["webhooks"]
         attacks = [*self._of_the_controller(webhooks), *_of_the_server(hardware), *self._of_the_edge(hardware)]
+        return await self._send(attacks)
+
+    async def attack_discovery(self, hardware: str) -> int:
+        """Send the attacks with the further rights of discovery, as `attack` does.
+
+        `hardware` is the name of a Hardware in the namespace `default` that was not discovered.
+        """
+        return await self._send(_with_discovery(hardware))
+
+    async def _send(self, attacks: list[Attack]) -> int:
         for each in attacks:
             async with await self.client(each.account) as client:
                 try:
@@ -161,3 +174,39 @@ def _of_the_server(hardware: str) -> list[Attack]:
         "delete a Hardware": (lambda client: client.delete(HARDWARE, hardware, "default"), _FORBIDDEN),
     }
     return [Attack("server", action, *each) for action, each in attacks.items()]
+
+
+def _with_discovery(hardware: str) -> list[Attack]:
+    def patched(patch: Raw) -> Callable[[KubeClient], Awaitable[object]]:
+        return lambda client: client.patch(HARDWARE, hardware, "default", patch)
+
+    def created(**changes: Any) -> Callable[[KubeClient], Awaitable[object]]:
+        made = discovered_hardware("52:54:00:77:00:ff", _RULE, _RULE.first)
+        made["metadata"] |= changes
+        return lambda client: client.create(HARDWARE, made, "default")
+
+    not_discovered = "but that of a discovered machine"
+    attacks = {
+        "delete a Hardware": (lambda c: c.delete(HARDWARE, hardware, "default"), "may delete only discovered"),
+        "relabel a Hardware": (patched({"metadata": {"labels": {"a": "b"}}}), "of discovered Hardware alone"),
+        "call a Hardware discovered": (
+            patched({"metadata": {"labels": {AUTO_DISCOVERED_LABEL: "true"}}}),
+            "of discovered Hardware alone",
+        ),
+        "write a Hardware's user-data": (
+            patched({"spec": {"instance": {"userdata": "#!/bin/sh"}}}),
+            "only disableNetboot of the interfaces",
+        ),
+    }
+    attacks_of_edge = {
+        "create a Hardware that was not discovered": (created(labels={}), not_discovered),
+        "create a Hardware that the garbage collector deletes": (created(ownerReferences=[_OWNER]), not_discovered),
+        "create a Hardware of another name": (created(name="db-1"), "after which it is named"),
+        "change a Hardware": (patched({"metadata": {"labels": {"a": "b"}}}), _FORBIDDEN),
+        "delete a Hardware": (lambda c: c.delete(HARDWARE, hardware, "default"), _FORBIDDEN),
+    }
+    return [
+        Attack(account, action, *each)
+        for account, found in (("controller", attacks), ("edge", attacks_of_edge))
+        for action, each in found.items()
+    ]

@@ -7,10 +7,11 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from edge.building.shell import CommandError, Daemon, run
 from tests.support.bmc import PASSWORD, USER
+from tink.api.annotations import EXPECTED_MACHINES_LABEL
 
 API_VERSION = "tinkerbell.org/v1alpha2"
 BMC_API_VERSION = "bmc.tinkerbell.org/v1alpha1"
@@ -38,6 +39,12 @@ class Simulated:
         dhcp = {"ip": self.address, "netmask": "255.255.255.0", "leaseTimeSeconds": 3600}
         interfaces = {self.mac: {"dhcp": dhcp, "disableNetboot": True}}
         return _object("Hardware", self.name, {"networkInterfaces": interfaces})
+
+    def expected(self) -> dict[str, Any]:
+        """Return a list of expected machines with this one alone, which its MAC address identifies."""
+        text = f"name,mac,ip\n{self.name},{self.mac},{self.address}/24\n"
+        metadata = {"name": "expected", "namespace": "default", "labels": {EXPECTED_MACHINES_LABEL: "true"}}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"list.csv": text}}
 
     def workflow(self, series: str) -> dict[str, Any]:
         reference = {"hardwareRef": {"name": self.name}, "templateRef": {"name": "count"}}
@@ -88,6 +95,18 @@ def listed(objects: list[dict[str, Any]]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
+_WITHOUT_DMI: Final = """\
+for each in /sys/firmware/dmi/tables /sys/class/dmi/id; do
+  [ ! -d $each ] || mount -t tmpfs none $each
+done
+exec "$@"
+"""
+"""Runs a command without the tables of SMBIOS, in the mount namespace of `ip netns exec`.
+
+Otherwise the serial number of this host would be that of every machine, and discovery would refuse the duplicates.
+"""
+
+
 class Machines:
     """Their agents run from `up` until `down`."""
 
@@ -102,9 +121,25 @@ class Machines:
         """Raises CommandError."""
         self._directory.mkdir()
         for machine in self.all:
-            await self._start(machine)
+            within = ["ip", "-n", await self._connect(machine)]
+            await run([*within, "address", "add", f"{machine.address}/24", "dev", "eth0"])
+            await self._start_agent(machine)
 
-    async def _start(self, machine: Simulated) -> None:
+    async def boot_unknown(self, machine: Simulated) -> None:
+        """Boot a machine without a Hardware: it asks for an address as firmware does, and starts its agent with that.
+
+        Raises CommandError.
+        """
+        space, script = await self._connect(machine), self._directory / "lease"
+        script.write_text('#!/bin/sh\n[ "$1" != bound ] || exec ip address replace "$ip/$mask" dev "$interface"\n')
+        script.chmod(0o755)
+        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "60", "-T", "2", "-s", script]
+        firmware = ["-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000"]
+        await run(["ip", "netns", "exec", space, *client, *firmware], timeout=180)
+        await self._start_agent(machine)
+
+    async def _connect(self, machine: Simulated) -> str:
+        """Create a machine's namespace, with a card on the bridge; return its name."""
         space, link = f"tinkedge-{machine.name}", f"m{machine.number}"
         await run(["ip", "netns", "add", space])
         self._stack.push_async_callback(run, ["ip", "netns", "delete", space])
@@ -113,12 +148,13 @@ class Machines:
         within = ["ip", "-n", space]
         await run([*within, "link", "set", "eth0", "address", machine.mac])
         await run([*within, "link", "set", "eth0", "up"])
-        await run([*within, "address", "add", f"{machine.address}/24", "dev", "eth0"])
+        return space
+
+    async def _start_agent(self, machine: Simulated) -> None:
         agent = [sys.executable, "-m", "edge.cli", "agent", "--runtime", "process", "--config", "/dev/null"]
-        who = ["--agent-id", machine.mac, "--server", self._server]
-        state = self._directory / machine.name
-        command = ["ip", "netns", "exec", space, *agent, *who, "--state-dir", state]
-        daemon = await Daemon.start(machine.name, command, self._directory / f"{machine.name}.log")
+        who = ["--agent-id", machine.mac, "--server", self._server, "--state-dir", self._directory / machine.name]
+        within = ["ip", "netns", "exec", f"tinkedge-{machine.name}", "sh", "-c", _WITHOUT_DMI, "sh"]
+        daemon = await Daemon.start(machine.name, [*within, *agent, *who], self._directory / f"{machine.name}.log")
         self._stack.push_async_callback(daemon.stop, 2)
 
     async def down(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -118,9 +119,10 @@ class Gate:
         app.router.add_route("*", "/{path:.*}", self._pass_on)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
 
-    async def start(self) -> None:
+    async def start(self, listener: socket.socket | None = None) -> None:
+        """Start to serve on `listener`, such as one of a network namespace; None: on loopback."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.SockSite(self._runner, listener or socket.create_server(("127.0.0.1", 0))).start()
         cluster = {"server": f"http://127.0.0.1:{self._runner.addresses[0][1]}"}
         config = {
             "apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": cluster}],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,15 @@ import pytest
 import yaml
 from cryptography import x509
 
-from edge.fleet.network import MachineLink
+from edge.building.shell import family
+from edge.fleet.network import PREFIX, MachineLink
 from edge.fleet.objects import Boots, Objects
 from edge.fleet.population import Profile, identity
 from edge.fleet.settings import FleetSettings
 from edge.fleet.stack import Stack
-from edge.lab.namespaces import inside
+from edge.lab.namespaces import inside, remove_abandoned
 from tests.interop.authority import Authority
+from tests.waiting import until
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, WORKFLOW
 
@@ -108,6 +112,33 @@ def test_machines_that_are_off_are_powered_on_by_bmc_control(tmp_path: Path) -> 
     assert status == 0, printed
     assert "12 machines powered on, in 12 starts" in report["conditions"]["BMCs"]
     assert report["conditions"]["BMCs"].endswith(" 0 refused, 0 sessions left")
+
+
+async def test_killed_fleet_takes_its_stack_along_even_if_the_stack_does_not_react(tmp_path: Path) -> None:
+    fleet = subprocess.Popen([*FLEET, "--machines", "1"], env={**os.environ, "TMPDIR": str(tmp_path)})
+    stack: list[int] = []
+    try:
+        await until(lambda: any("ready: " in log.read_text() for log in tmp_path.glob("*/up.log")), within=60)
+        _, *stack = family(fleet.pid)
+        assert len(stack) > 1, "the gRPC server is a process of its own"
+        os.kill(stack[0], signal.SIGSTOP)
+        fleet.kill()
+        fleet.wait()
+        await until(lambda: not any(map(is_running, stack)))
+    finally:
+        for process in (fleet.pid, *stack):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        fleet.wait()
+        await remove_abandoned(PREFIX)
+
+
+def is_running(pid: int) -> bool:
+    """Return True if a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from edge.peers.leases import EdgeLeases, addresses
 from proto import inventory_pb2, older_pb2
 from proto.inventory_pb2_grpc import InventoryServiceStub
 from tests.api import serving
+from tests.interop.conftest import in_namespace
 from tests.interop.privileges import ROLES, Gate, Upstream, Wish, grants
-from tests.interop.rack import Process, tinkedge
+from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, Process, tinkedge
 from tests.ports import free_port
 from tests.support.bmc import PASSWORD, USER, FakeBmc, serve
 from tests.support.objects import hardware
@@ -66,6 +69,7 @@ ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
 ROLES_FOR_PEERS = ROLES.with_name("rbac-peers.yaml")
 ROLES_FOR_BMC = ROLES.with_name("rbac-bmc.yaml")
 ROLES_FOR_DISCOVERY = ROLES.with_name("rbac-discovery.yaml")
+ROLES_FOR_ADMISSION = ROLES.with_name("rbac-edge-discovery.yaml")
 ROLES_FOR_ATTRIBUTES = ROLES.with_name("rbac-attributes.yaml")
 WEBHOOKS = ROLES.with_name("webhooks.yaml")
 """The Service of the webhooks, the Secret of their authority, and their configuration."""
@@ -94,15 +98,16 @@ class Site:
         self.directory = directory
         self._exits = exits
 
-    async def gate(self, account: str) -> Gate:
-        """Start the gate of a service account."""
+    async def gate(self, account: str, namespace: str = "") -> Gate:
+        """Start the gate of a service account, on loopback in this network namespace; empty: in the test's own."""
         gate_of_account = Gate(account, self._upstream, self.directory)
         self._exits.push_async_callback(gate_of_account.stop)
-        await gate_of_account.start()
+        listener = partial(socket.create_server, ("127.0.0.1", 0))
+        await gate_of_account.start(in_namespace(namespace, listener) if namespace else listener())
         return gate_of_account
 
-    def start(self, *words: str | Path) -> Process:
-        process = tinkedge(self.directory, *words)
+    def start(self, *words: str | Path, namespace: str = "") -> Process:
+        process = tinkedge(self.directory, *words, namespace=namespace)
         self._exits.callback(process.end)
         return process
 
@@ -422,6 +427,28 @@ async def test_edge_reads_a_machines_secret_with_the_secrets_role_and_names_an_a
     gate.allow(granted)
     await site.until(served_it, edge)
     assert [grant for grant in gate.unused() if grant in granted] == []
+
+
+async def test_edge_admits_a_listed_machine_with_the_role_for_that_and_needs_every_rule(site: Site) -> None:
+    granted = grants("tinkedge-edge", ROLES_FOR_ADMISSION)
+    about = {"name": "rack", "namespace": WORK, "labels": {EXPECTED_MACHINES_LABEL: "true"}}
+    await site.client.create(CONFIG_MAP, {"metadata": about, "data": {"rack.csv": f"name,mac\nm1,{MAC}\n"}})
+    with Namespaces(site.directory) as rack:
+        rack.network("rack0", {"machine": MAC})
+        gate = await site.gate("tinkedge-edge", rack.namespaces[IN_EDGE])
+        gate.allow(granted)
+        words = ["--interface", f"rack0={ADDRESS}", "--disable", "tftp", "--data-dir", site.directory / "edge"]
+        words += ["--discover", f"name=rack,range=172.31.77.100-172.31.77.109/24,osie={WORK}/osie,only=listed"]
+        options = ["edge", "--kubeconfig", gate.kubeconfig, *words]
+        edge = site.start(*options, namespace=rack.namespaces[IN_EDGE])
+        await site.ready(edge)
+        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-s", "/bin/true", "-t", "60", "-T", "2"]
+        machine = rack.start("machine", *client, "-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000")
+        await site.until(lambda: machine.popen.poll() is not None, edge, machine)
+        assert "lease of 172.31.77.10" in machine.err, machine.err
+    await site.client.get(HARDWARE, discovered_name(MAC), WORK)
+    assert [grant for grant in gate.unused() if grant in granted] == []
+    assert gate.refused == []
 
 
 async def test_controller_controls_bmcs_with_the_role_for_that_and_needs_every_rule(site: Site) -> None:

@@ -473,7 +473,7 @@ class Attributes(Model):
     """A machine as its BMC or its agent describes it. A field that the source does not report is absent."""
 
     last_updated: str | None = optional("When the inventory was read last.", extra=TIME)
-    collection_method: str | None = _fact("Source of the inventory: redfish, or agent.")
+    collection_method: str | None = _fact("Source of the inventory: redfish, agent, or tink-agent.")
     architecture: str | None = _fact("Architecture of the machine as Linux names it, such as x86_64. In-band alone.")
     firmware: FirmwareState | None = optional("How the firmware booted the machine. In-band alone.")
     clock_offset_seconds: float | None = optional(

@@ -54,6 +54,7 @@ from tink.discovery.model import (
     AdmissionRule,
     RuleError,
     discovered_name,
+    has_declined,
     is_discovered,
 )
 from tink.kube.objects import NamespacedName
@@ -93,7 +94,10 @@ DELETED_SECONDS: Final = 600.0
 MAX_DELETED: Final = 65_536
 """Maximum number of such machines that are stored."""
 OCCUPIED_SECONDS: Final = 600.0
-"""Time for which an address is not tried again after the API has rejected it."""
+"""Time for which an address is not tried again after the API has rejected it, or its machine has declined it."""
+UNUSED_SHARE: Final = 4
+"""At most a quarter of a range is left unused because machines have declined the addresses. Beyond that, a machine that
+declines its address is not admitted for `DELETED_SECONDS`."""
 MAX_OCCUPIED: Final = 1024
 """Maximum number of such addresses that are stored."""
 LINK_SECONDS: Final = 3600.0
@@ -463,7 +467,7 @@ class Admission:
         self._taken_of: Counter[str] = Counter()
         """The number of addresses of a range that are taken, by the name of the rule."""
         self._occupied: Newest[int, float] = Newest(MAX_OCCUPIED)
-        """Addresses that the API has rejected, with the time."""
+        """Addresses that the API has rejected, or machines have declined, with the time."""
         self._silent: dict[NamespacedName, tuple[str, ...]] = {}
         """The MAC addresses of discovered Hardware whose machines have not introduced themselves."""
         self._deleted: Newest[str, float] = Newest(MAX_DELETED)
@@ -507,7 +511,12 @@ class Admission:
         """Note a Hardware that was deleted at `now`, a time of the clock of `consider`."""
         key, interfaces = NamespacedName.of(hardware), _interfaces(hardware)
         # Of two machines with one address, none is served. The one that loses its Hardware gets another address.
-        is_shared = any(self._taken[address] > 1 for address in self._addresses.get(key, ()))
+        addresses = self._addresses.get(key, ())
+        is_moved = any(self._taken[address] > 1 for address in addresses)
+        if has_declined(hardware) and is_discovered(hardware):
+            # Another host has the address. The machine gets another one, but declines take a part of a range at most.
+            is_moved = is_moved or all(self._may_leave(address, now) for address in addresses)
+            self._occupied.update(dict.fromkeys(addresses, now) if is_moved else {})
         self._set_addresses(key, {}, {})
         self._silent.pop(key, None)
         self._places.pop(key, None)
@@ -517,7 +526,7 @@ class Admission:
         was_discovered = bool(annotations.keys() & {DISCOVERY_RULE_ANNOTATION, DISCOVERED_AS_ANNOTATION})
         for mac in interfaces:
             self._leave(mac)
-            if (was_discovered or is_discovered(hardware)) and not is_shared and not was_displaced:
+            if (was_discovered or is_discovered(hardware)) and not is_moved and not was_displaced:
                 self._deleted[mac] = now
 
     def _set_addresses(self, key: NamespacedName, interfaces: Raw, annotations: Raw) -> None:
@@ -533,6 +542,15 @@ class Admission:
 
     def _rule_at(self, address: int) -> AdmissionRule | None:
         return next((rule for rule in self._rules if int(rule.first) <= address <= int(rule.last)), None)
+
+    def _may_leave(self, address: int, now: float) -> bool:
+        """Return True if a declined address may be left unused: most addresses of its range are for machines."""
+        rule = self._rule_at(address)
+        if rule is None:
+            return True
+        self._forget_occupied(now)
+        unused = sum(int(rule.first) <= each <= int(rule.last) for each in self._occupied)
+        return unused < max(1, (int(rule.last) - int(rule.first) + 1) // UNUSED_SHARE)
 
     def _take(self, address: int) -> None:
         self._taken[address] += 1
@@ -840,10 +858,13 @@ class Admission:
         found.update(map(int, rule.relays))
         if candidate is not None:
             found.update(int(each) for each in (candidate.relay, candidate.link) if each is not None)
-        while self._occupied and now - next(iter(self._occupied.values())) >= OCCUPIED_SECONDS:
-            self._occupied.popitem(last=False)
+        self._forget_occupied(now)
         found.update(self._occupied)
         return frozenset(each for each in found if int(rule.first) <= each <= int(rule.last))
+
+    def _forget_occupied(self, now: float) -> None:
+        while self._occupied and now - next(iter(self._occupied.values())) >= OCCUPIED_SECONDS:
+            self._occupied.popitem(last=False)
 
     def _free_address(self, rule: AdmissionRule, mac: str, blocked: frozenset[int]) -> IPv4Address | None:
         """Return a free address of the range. Edges that see the same machine begin with the same address."""

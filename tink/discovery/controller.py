@@ -12,6 +12,8 @@ repeated after a crash:
 
 A Hardware that is deleted without the annotation approved-as was deleted by an operator: the finalizer is removed.
 
+Discovered Hardware whose machine has declined its address is deleted at once: admission gives the machine another one.
+
 Discovered Hardware that is not needed is deleted: after `INTRODUCTION_SECONDS` without an inventory, and after
 `UNLISTED_SECONDS` without a line if its rule has `only=listed`, but not before this process has seen it for
 `INTRODUCTION_SECONDS`. The machine is discovered again when it boots ten minutes later. A Hardware that a Workflow
@@ -72,6 +74,7 @@ from tink.discovery.model import (
     VerdictReason,
     counts,
     discovered_name,
+    has_declined,
     is_discovered,
     list_namespaces,
 )
@@ -173,7 +176,8 @@ class DiscoveryController(Collector):
         self._workflows: Index[NamespacedName, NamespacedName] = Index()
         """Workflows, by the Hardware that they name."""
         self._approved: Counter[tuple[str]] = Counter({("list",): 0, ("annotation",): 0})
-        self._expired: Counter[tuple[str]] = Counter({("NotIntroduced",): 0, ("NotExpected",): 0})
+        reasons = ("NotIntroduced", "NotExpected", "AddressDeclined")
+        self._expired: Counter[tuple[str]] = Counter({(each,): 0 for each in reasons})
         self._problems: tuple[ListProblem, ...] = ()
         self.runtime = Controller(
             "Hardware",
@@ -580,6 +584,10 @@ class DiscoveryController(Collector):
         if not is_own or APPROVE_ANNOTATION in annotations_of(hardware) or self._workflows.keys(key):
             return DONE
         created = parse_timestamp(hardware["metadata"].get("creationTimestamp")) or self._now()
+        if has_declined(hardware):
+            message = "another host has its address; the machine gets another one at its next netboot"
+            await self._delete_unneeded(key, hardware, "AddressDeclined", message)
+            return DONE
         if not has_inventory(facts):
             reason, due = "NotIntroduced", created + INTRODUCTION_SECONDS
             message = f"the machine has reported no inventory within {INTRODUCTION_SECONDS / 60:.0f} minutes"
@@ -593,12 +601,16 @@ class DiscoveryController(Collector):
         # The clock of this host may be wrong, or may jump: a machine has its time by a monotonic clock, too.
         if (left := max(due - self._now(), observed + INTRODUCTION_SECONDS - self._elapsed())) > 0:
             return Result(max(left, _MIN_EXPIRY_SECONDS))
+        await self._delete_unneeded(key, hardware, reason, message)
+        return DONE
+
+    async def _delete_unneeded(self, key: NamespacedName, hardware: Raw, reason: str, message: str) -> None:
+        """Delete a discovered Hardware if it is unchanged, with an Event of this reason. Raises ApiError."""
         version = {"uid": hardware["metadata"]["uid"], "resourceVersion": hardware["metadata"]["resourceVersion"]}
         await self._delete(key, version)
         self._expired[reason,] += 1
         self._recorder.event(hardware, HARDWARE, Event(reason, f"deleted: {message}"))
         log.info("Hardware %s: deleted: %s", key, message)
-        return DONE
 
     async def _disable_netboot(self, key: NamespacedName, hardware: Raw) -> Raw:
         """Disable netboot on all interfaces of a discovered Hardware. Return the Hardware as it is afterwards."""
@@ -646,7 +658,7 @@ def _relevant(hardware: Raw) -> tuple[Any, ...]:
     metadata, status = as_mapping(hardware["metadata"]), as_mapping(hardware.get("status"))
     fields = (metadata.get(name) for name in ("labels", "annotations", "finalizers", "deletionTimestamp"))
     parts = (status.get("inventory"), condition_of(hardware), as_mapping(status.get("lastBoot")).get("at"))
-    return (*fields, hardware.get("spec"), *parts)
+    return (*fields, hardware.get("spec"), *parts, has_declined(hardware))
 
 
 def _other_finalizers(hardware: Raw) -> list[str]:

@@ -88,6 +88,27 @@ def is_discovered(hardware: Raw) -> bool:
     return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
 
 
+ADDRESS_CONFLICT: Final = "AddressConflict"
+"""The condition of a Hardware whose machine has declined its address. Edges write it."""
+DECLINED: Final = "DeclinedByClient"
+"""The reason of ADDRESS_CONFLICT while it is True."""
+
+
+def has_declined(hardware: Raw) -> bool:
+    """Return True if the machine of a Hardware has declined an address of it, and another host was found there."""
+    found = as_mapping(hardware.get("status")).get("conditions")
+    declines = [each for each in map(as_mapping, found if isinstance(found, list) else ()) if _is_decline(each)]
+    interfaces = as_mapping(as_mapping(hardware.get("spec")).get("networkInterfaces")).values()
+    # The message has a part for each address, which an operator may have changed meanwhile.
+    parts = [part for each in declines for part in str(each.get("message")).split("; ")]
+    addresses = [as_mapping(as_mapping(each).get("dhcp")).get("ip") for each in interfaces] if parts else ()
+    return any(part.startswith(f"{address} is used by another host") for part in parts for address in addresses)
+
+
+def _is_decline(condition: Raw) -> bool:
+    return [condition.get(name) for name in ("type", "status", "reason")] == [ADDRESS_CONFLICT, "True", DECLINED]
+
+
 # --- admission --------------------------------------------------------------------------------------------------------
 
 

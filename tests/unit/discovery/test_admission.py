@@ -18,6 +18,7 @@ from tink.discovery.admission import (
     DELETED_SECONDS,
     LINK_SECONDS,
     OCCUPIED_SECONDS,
+    UNUSED_SHARE,
     Admission,
     AdmissionReason,
     Admitted,
@@ -852,6 +853,49 @@ def test_machine_that_lost_its_hardware_for_a_shared_address_gets_another() -> N
     site.put(objects.hardware("m2", mac(2), address_of(made)))
     site.remove(made)
     assert address_of(site.register(candidate())) != address_of(made)
+
+
+def declined(hardware: Raw) -> Raw:
+    """Return a Hardware whose machine has declined its address, as an edge writes that."""
+    message = f"{address_of(hardware)} is used by another host: {MAC} declined it; it is not offered until then"
+    condition = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": message}
+    return {**hardware, "status": {"conditions": [condition]}}
+
+
+def test_machine_that_declined_its_address_gets_another_and_the_declined_one_is_free_after_ten_minutes() -> None:
+    site = Site()
+    made = site.register(candidate())
+    site.put(declined(made))
+    site.remove(declined(made))
+    again = site.register(candidate())
+    assert address_of(again) != address_of(made)
+    site.now += OCCUPIED_SECONDS
+    site.remove(again)
+    site.now += DELETED_SECONDS
+    assert address_of(site.register(candidate())) == address_of(made)
+
+
+def test_declines_leave_three_quarters_of_a_range_for_machines() -> None:
+    site = Site()
+    (rule,) = site.rules
+    size = int(rule.last) - int(rule.first) + 1
+    for number in range(size // UNUSED_SHARE):
+        site.remove(declined(site.register(candidate(mac(number + 1)))))
+        assert isinstance(site.second(candidate(mac(number + 1))), Admitted)
+        site.admission.give_back(mac(number + 1))
+    made = site.register(candidate(mac(99)))
+    site.remove(declined(made))
+    assert site.second(candidate(mac(99))).reason == AdmissionReason.DELETED
+    assert site.admission.free(rule, site.now) == size - size // UNUSED_SHARE
+
+
+def test_address_that_an_operator_changed_after_the_decline_is_not_declined() -> None:
+    site = Site()
+    other = declined(site.register(candidate()))
+    other["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] = "10.77.0.77"
+    site.put(other)
+    site.remove(other)
+    assert site.second(candidate()).reason == AdmissionReason.DELETED
 
 
 # --- attacks ----------------------------------------------------------------------------------------------------------

@@ -652,6 +652,27 @@ async def test_machine_that_never_introduces_itself_is_removed_after_half_an_hou
         assert rig.names() == []
 
 
+async def test_hardware_of_a_machine_that_declined_its_address_is_deleted_at_once_unless_it_is_in_use() -> None:
+    def conflict(address: str) -> Raw:
+        message = f"{address} is used by another host: {MAC} declined it; it is not offered until then"
+        found = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": message}
+        return {"inventory": {"inBand": FACTS}, "conditions": [found]}
+
+    other = discovered_name(OTHER)
+    rig = Rig(discovered(), discovered(OTHER, "192.0.2.201"), objects.workflow("w", "Pending", hardware=other))
+    async with rig.running():
+        await elapse(5)
+        rig.api.change(HARDWARE, NAME, status=conflict("192.0.2.99"))
+        await elapse(5)
+        assert rig.names() == [NAME, other], "the operator has changed the address"
+        rig.api.change(HARDWARE, NAME, status=conflict("192.0.2.200"))
+        rig.api.change(HARDWARE, other, status=conflict("192.0.2.201"))
+        await elapse(5)
+        assert rig.names() == [other], "a Workflow names it"
+        assert rig.metric("expired_total", reason="AddressDeclined") == 1
+        assert len(rig.events("AddressDeclined")) == 1
+
+
 async def test_machine_that_introduces_itself_stays() -> None:
     rig = Rig(discovered(facts=None))
     async with rig.running():

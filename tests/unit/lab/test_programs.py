@@ -132,13 +132,15 @@ async def test_processor_time_is_counted_until_the_end(tmp_path):
 
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 from pathlib import Path
 from edge.building.shell import Daemon, run
 async def main():
     directory = Path(sys.argv[1])
     daemon = await Daemon.start("it", ["sleep", "60"], directory / "log")
     (directory / "daemon").write_text(f"{daemon.pid}\\n")
+    busy = ["sh", "-c", f"trap '' TERM; echo $$ >{directory}/busy; while :; do sleep 1; done"]
+    await Daemon.start("busy", busy, directory / "log", death_signal=signal.SIGKILL)
     await run(["sh", "-c", f"echo $$ >{directory}/command; exec sleep 60"])
 asyncio.run(main())
 """
@@ -147,7 +149,7 @@ asyncio.run(main())
 async def test_killed_lab_leaves_no_program_behind(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
     try:
-        children = [await pid_in(tmp_path / name) for name in ("daemon", "command")]
+        children = [await pid_in(tmp_path / name) for name in ("daemon", "command", "busy")]
         assert all(map(alive, children))
     finally:
         parent.kill()

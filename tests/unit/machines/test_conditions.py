@@ -34,6 +34,7 @@ from tests.support.virtual_time import elapse
 from tink.api import mistakes
 from tink.api.mistakes import NetworkSet, Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import BootClient, Raw
+from tink.discovery.model import has_declined
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import EVENT, HARDWARE, OSIE
@@ -113,8 +114,10 @@ async def test_operator_sees_the_conflict_and_that_it_is_over(api: InProcessApi)
         writer.changed(machine(), "10.0.0.5", NOW + 600)
         await elapse(1)
         assert conflict(api) == CONFLICT
+        assert has_declined(api.read(HARDWARE, "a", "d")), "discovery reads this condition"
         writer.changed(machine(), "10.0.0.5", None)
         await elapse(1)
+        assert not has_declined(api.read(HARDWARE, "a", "d"))
         over = {"status": "False", "reason": "QuarantineEnded", "message": "the quarantine of 10.0.0.5 is over"}
         assert conflict(api) == CONFLICT | over
         await elapse(1000)
@@ -272,6 +275,7 @@ async def test_condition_stays_until_no_address_of_the_machine_is_in_conflict(
         both = conflict(api)["message"]
         assert "10.0.0.5 is used by another host" in both
         assert f"{address} is used by another host" in both
+        assert has_declined(api.read(HARDWARE, "a", "d"))
         writer.changed(machine(mac=mac), address, None)
         await elapse(1)
         assert conflict(api) == CONFLICT
