@@ -64,6 +64,13 @@ def is_discovered(hardware: Raw) -> bool:
     return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
 
 
+def condition_of(hardware: Raw) -> Raw:
+    """Return the condition AsExpected of a Hardware; an empty one if it has none."""
+    found = as_mapping(hardware.get("status")).get("conditions")
+    every = map(as_mapping, found if isinstance(found, list) else ())
+    return next((each for each in every if each.get("type") == AS_EXPECTED), {})
+
+
 # --- admission --------------------------------------------------------------------------------------------------------
 
 

@@ -147,6 +147,7 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
         "its screen has iPXE's error, and https://ipxe.org/ERROR explains it: is the kernel one for its firmware?",
     ),
     Step.AGENT: ("look at the agent's log on its console, and at --agent-auth",),
+    Step.DISCOVERY: ("'tinkedge discover list' shows the machines that wait, and the difference of each",),
     Step.WORKFLOW: ("'kubectl describe workflow' shows the whole reason; correct that, and create another Workflow",),
     Step.ACTION: ("look at the action's output; correct the Template, and create another Workflow",),
     Step.METADATA: ("correct spec.instance of the Hardware; the machine reads it at its next boot",),

@@ -19,7 +19,7 @@ from tests.interop.faults import boots, page, power, work
 from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
 
 BOOTS = yaml.safe_load(Path(__file__).with_name("boots.yaml").read_text())
-NO_WARNINGS = {"WrongClock", "DhcpRefused", "NoWorkflow", "ActionSilent"}
+NO_WARNINGS = {"WrongClock", "DhcpRefused", "NoWorkflow", "NotApproved", "ActionSilent"}
 
 
 def facts_of(given: dict[str, Any]) -> Facts:
