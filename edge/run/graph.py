@@ -544,6 +544,7 @@ class Stack:
             edge.boots,
             lambda: self.readiness,
             lambda: Api(api, self._client.url, self._contact.problem),
+            self._expected,
         )
         self._spawn(edge.serving.run(), "edge")
         self._spawn(self._load_rest(self._informers[HARDWARE]), "Hardware that are read later", ends=True)

@@ -137,6 +137,7 @@ class ExpectedMachine:
     boot_mac: the interface with the address; empty: the one that the machine booted from.
     address: the reserved address with its mask; None: the Hardware gets no address.
     bmc_address, bmc_secret: host of the BMC, and the name of the Secret with its credentials; may be empty.
+    listed_since: Unix seconds at which the list was created; 0 if unknown.
     The other fields are what the machine must have; an empty one is not checked.
     """
 
@@ -165,6 +166,12 @@ class ExpectedMachine:
     firmware: FirmwareMode | None = None
     links: tuple[ExpectedLink, ...] = ()
     access_vlan: int = 0
+    listed_since: float = 0.0
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Serial numbers, UUIDs and MAC addresses of BMC and ports, in this order."""
+        return (*self.serials, *self.uuids, *self.bmc_macs, *self.macs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def survey_of(hardware: list[Raw], expected: ExpectedMachines) -> DiscoverySurve
     present = {machine.key for obj, machine in found if not is_discovered(obj)}
     waiting = sorted((each for obj, each in found if is_discovered(obj)), key=lambda each: (each.since, each.key))
     different = [each for obj, each in found if not is_discovered(obj) and condition_of(obj).get("status") == "False"]
-    missing = tuple(each for each in expected if each.key not in present)
+    missing = tuple(expected.missing(present.__contains__))
     return DiscoverySurvey(tuple(waiting), missing, tuple(different), expected.problems, len(expected))
 
 
