@@ -57,13 +57,13 @@ def not_introduced(story: Story, facts: Facts) -> Diagnosis | None:
     waited = seconds(boot.since, facts.now)
     fact = f"its agent has been connected for {waited}, but has reported no inventory, so no list can approve it"
     if facts.api_away:
-        return Diagnosis("APIAway", Step.DISCOVERY, fact, (facts.api_away,), API_CHECKS)
+        return Diagnosis("APIAway", Step.AGENT, fact, (facts.api_away,), API_CHECKS)
     causes = ("its agent is too old to report one", "a tool that the agent asks for facts hangs")
     checks = (
         "boot an OSIE with a new agent ('tinkedge prepare' builds one)",
         f"or approve it by hand: {_approval_of(registered.hardware)}",
     )
-    return Diagnosis("NotIntroduced", Step.DISCOVERY, fact, causes, checks)
+    return Diagnosis("NotIntroduced", Step.AGENT, fact, causes, checks)
 
 
 def not_approved(story: Story, facts: Facts) -> Diagnosis | None:
