@@ -66,6 +66,10 @@ _FILE: Final = (
         "fetch that URL from this host with curl: does the upstream answer, and is a proxy needed (HTTPS_PROXY)?",
         causes=("the upstream is down or overloaded", "a firewall or a proxy is between it and this host"),
     ),
+    _known(
+        r"which Hardware discovery-\S+ names, does not exist",
+        "create that OSIE, or correct osie= of the rule of --discover and spec.osie.name of the Hardware",
+    ),
     _known(r"does not exist", "create that OSIE, or correct spec.osie.name of the Hardware"),
 )
 _MACHINE_STOPPED: Final = _known(
