@@ -26,6 +26,7 @@ from edge.page import (
     Access,
     Api,
     EdgeStatus,
+    ExpectedStatus,
     Health,
     Live,
     Osie,
@@ -34,6 +35,8 @@ from edge.page import (
     Rack,
     Site,
 )
+from tink.discovery.expected import ExpectedMachines
+from tink.kube.objects import NamespacedName
 
 TOKEN = "a" * 64
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -160,10 +163,15 @@ class PageSite:
             about=lambda: self.about,
             osies=lambda: self.osies,
         )
-        self.pages = Pages(self.rack, self.status, lambda _space, name: self.workflows.get(name), self.clock)
+        self.expected = ExpectedMachines()
+        missing = ExpectedStatus(self.expected, self._is_present, self.clock)
+        self.pages = Pages(self.rack, self.status, lambda _space, name: self.workflows.get(name), self.clock, missing)
         self.keys = FixedKeys(TOKEN)
         self.access = Access(self.keys, self.clock)
         self.site = Site(self.pages, self.access, self.live, has_ended)
+
+    def _is_present(self, key: NamespacedName) -> bool:
+        return bool(self.inventory.by_name(key.name, key.namespace))
 
     def clock(self) -> float:
         return time.time() if self.follows_time else self.at

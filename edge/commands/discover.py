@@ -74,8 +74,7 @@ def survey_lines(found: DiscoverySurvey, now: float) -> Iterator[str]:
             yield f"    approve: tinkedge discover approve {each.key.name} NEW-NAME -n {each.key.namespace}"
     yield f"Expected and not here yet: {len(found.missing)} of {found.expected}"
     for line in found.missing:
-        identifiers = (*line.serials, *line.uuids, *line.bmc_macs, *line.macs)
-        yield f"  {line.key}  {printable(', '.join(identifiers))}  ({printable(line.source)})"
+        yield f"  {line.key}  {printable(', '.join(line.identifiers))}  ({printable(line.source)})"
     yield f"Not as expected: {len(found.different)}"
     for each in found.different:
         yield f"  {each.key}  {each.reason}: {printable(each.message)}"

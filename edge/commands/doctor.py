@@ -31,6 +31,7 @@ from edge.doctor import (
     check_backups,
     check_certificates,
     check_data_directory,
+    check_discovery,
     check_lab,
     check_osies,
     check_running_edge,
@@ -158,6 +159,7 @@ def doctor(cache_dir: Path | None, with_lab: bool | None, is_probed: bool, as_js
 def _check_up(services: frozenset[Service], serving: ExaminedServices, given: dict[str, Any]) -> Iterator[Finding]:
     """Run all checks for `tinkedge up`, in their order."""
     data_dir, ctx = given["data_dir"], click.get_current_context()
+    kubeconfig = given["kubeconfig"] or data_dir / "kubeconfig"
     certificates = {f"--grpc-{option}": given[f"grpc_{option.replace('-', '_')}"] for option in _CERTIFICATES}
     upstream = ""
     if given["upstream_edge"] is not None:
@@ -181,7 +183,8 @@ def _check_up(services: frozenset[Service], serving: ExaminedServices, given: di
         check_backups(),
         check_running_edge(data_dir, given["admin_address"], given["admin_port"]),
         check_upstream_edge(upstream, given["metadata_token_key"]),
-        check_osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
+        check_osies(given["manifests"], kubeconfig),
+        check_discovery(given["discover"], serving, kubeconfig, given["manifests"], has_relays=bool(given["relays"])),
     )
 
 

@@ -10,6 +10,7 @@ scapy and tftpy are the extra `diagnose` (`extra`). No service imports them.
 
 from edge.doctor.capture import CapturedLine, Listening, Timed, in_order
 from edge.doctor.data_directory import check_backups, check_data_directory
+from edge.doctor.discovery import check_discovery
 from edge.doctor.doctor import ExaminedServices, check_serving, probe
 from edge.doctor.extra import DiagnoseError
 from edge.doctor.findings import Finding, Severity, note, passed, problem, warning
@@ -40,6 +41,7 @@ __all__ = [
     "check_backups",
     "check_certificates",
     "check_data_directory",
+    "check_discovery",
     "check_lab",
     "check_osies",
     "check_running_edge",

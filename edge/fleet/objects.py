@@ -22,7 +22,7 @@ from edge.fleet.network import FleetError
 from edge.fleet.population import Identity, Profile
 from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.v1alpha2 import Raw
-from tink.discovery.controller import condition_of
+from tink.discovery.model import condition_of
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import CONFIG_MAP, HARDWARE, MACHINE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType

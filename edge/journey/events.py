@@ -31,6 +31,7 @@ class Step(StrEnum):
     INITRD = "initrd"
     BOOT = "boot"  # reports that iPXE is about to start the kernel, or that the OSIE is up
     AGENT = "agent"
+    DISCOVERY = "discovery"  # the machine has introduced itself, was approved, or differs from the expected one
     WORKFLOW = "workflow"
     ACTION = "action"
     METADATA = "metadata"
@@ -104,6 +105,8 @@ SWITCHING_REASONS: Final = frozenset(
     {"PoweringOff", "InsertingMedium", "OverrideSet", POWERING_ON, "RunningActions", WAITING_FOR_DISCOVER}
 )
 """Values of `reason` of a step of `Step.POWER` while BMC control boots the machine (`tink.bmc.boot.BootReason`)."""
+REPORTED_BY_API: Final = frozenset({Step.POWER, Step.DISCOVERY})
+"""Steps that other components have stored in the API: they are no sign of life of the machine."""
 OFF = "off"
 """`power` of a step of `Step.POWER`: the BMC reports that the machine is off."""
 

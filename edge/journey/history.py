@@ -22,7 +22,18 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple
 
-from edge.journey.events import KINDS, MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Milestone, Note, Outcome, Step, Value
+from edge.journey.events import (
+    KINDS,
+    MAX_DETAIL,
+    MAX_MESSAGE,
+    REPORTED_BY_API,
+    JourneyEvent,
+    Milestone,
+    Note,
+    Outcome,
+    Step,
+    Value,
+)
 from tink.mac import is_mac
 
 Entry = Note | tuple[Any, ...]
@@ -114,12 +125,12 @@ class History(list[Any]):
         """Return the last event that shows the machine's progress, or None if it was never heard (`is_heard`).
 
         A Workflow that runs or ends shows the progress of a machine that was heard. A Workflow that was only created or
-        scheduled does not, and neither does a diagnosis or a report of BMC control.
+        scheduled does not, and neither does a diagnosis or a report of BMC control or discovery.
         """
         ended: Last | None = None
         for index in range(len(self) - 1, -1, -1):
             entry = self[index]
-            if is_finding(entry) or step_of(entry) is Step.POWER:
+            if is_finding(entry) or step_of(entry) in REPORTED_BY_API:
                 continue
             if step_of(entry) is not Step.WORKFLOW:
                 return ended or Last(self.first_seen, self.times[index], entry)
@@ -158,7 +169,7 @@ def is_finding(entry: Entry) -> bool:
 def is_heard(entry: Entry) -> bool:
     """Return True if the machine itself caused the entry.
 
-    Other components change its Workflow and its power, and the edge makes its diagnoses.
+    Other components change its Workflow and its power and approve it, and the edge makes its diagnoses.
     """
     return step_of(entry) not in _OF_OTHERS and not is_finding(entry)
 
@@ -225,8 +236,8 @@ PLACE: Final = "seen_by_kind"
 """The detail with the kind of that process: EDGE or SERVER."""
 EDGE: Final[Literal["edge"]] = "edge"
 SERVER: Final[Literal["server"]] = "server"
-_OF_OTHERS: Final = frozenset({Step.WORKFLOW, Step.POWER})
-_NOT_WITH_AN_EDGE: Final = frozenset({Step.AGENT, Step.WORKFLOW, Step.ACTION, Step.POWER})
+_OF_OTHERS: Final = REPORTED_BY_API | {Step.WORKFLOW}
+_NOT_WITH_AN_EDGE: Final = _OF_OTHERS | {Step.AGENT, Step.ACTION}
 
 
 def is_elsewhere(newest_first: Iterable[Entry]) -> bool:

@@ -17,9 +17,8 @@ from edge.building.shell import Daemon
 from edge.lab.machine import Firmware, MachineSettings
 from edge.lab.rack import RackNetwork
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.discovery.controller import condition_of
 from tink.discovery.identity import ports_of
-from tink.discovery.model import VerdictReason
+from tink.discovery.model import VerdictReason, condition_of
 
 SECOND_MAC: Final = "52:54:00:12:34:57"
 SECOND_TAP: Final = "machine1"

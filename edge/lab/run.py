@@ -37,8 +37,7 @@ from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork, start_
 from ipxe.binaries import BinariesError, BootBinaries, BootPath, NoBinaryError
 from tink.api.v1alpha2 import API_VERSION, BOOT_FINALIZER, BootMode, Raw
 from tink.api.yaml import YamlError, objects
-from tink.discovery.controller import condition_of
-from tink.discovery.model import discovered_name
+from tink.discovery.model import condition_of, discovered_name
 from tink.errors import TinkedgeError
 from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, WORKFLOW
 

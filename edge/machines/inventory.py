@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from ipxe.binaries import BootPath
 from tink.api.annotations import AUTO_DISCOVERED_LABEL, BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
-from tink.discovery.model import AS_EXPECTED
+from tink.discovery.model import condition_of, is_discovered
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest
@@ -107,6 +107,8 @@ class Inventory:
         self._powers: dict[NamespacedName, str] = {}
         self._power_handlers: list[PowerHandler] = []
         self._differences: dict[NamespacedName, str] = {}
+        self._silent: set[NamespacedName] = set()
+        """The discovered Hardware whose machines have reported no inventory."""
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
         self._recall: Callable[..., object] | None = None
@@ -139,6 +141,10 @@ class Inventory:
     def difference(self, machine: Machine) -> str:
         """Return how a machine differs from the expected one (the condition AsExpected); empty if it does not."""
         return self._differences.get(NamespacedName(machine.namespace, machine.name), "")
+
+    def is_introduced(self, machine: Machine) -> bool:
+        """Return False for a discovered machine that has reported no inventory yet."""
+        return NamespacedName(machine.namespace, machine.name) not in self._silent
 
     def by_mac(self, mac: str) -> Machine | None:
         """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
@@ -210,6 +216,8 @@ class Inventory:
             self._differences[key] = difference
         else:
             self._differences.pop(key, None)
+        is_silent = is_discovered(obj) and not as_mapping(obj.get("status")).get("inventory")
+        (self._silent.add if is_silent else self._silent.discard)(key)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
         # No answer depends on the change (of the status, say).
@@ -233,6 +241,7 @@ class Inventory:
         self._digests.pop(key, None)
         self._powers.pop(key, None)
         self._differences.pop(key, None)
+        self._silent.discard(key)
         self._replace(key, ())
 
     def _take_power(self, key: NamespacedName, power: str) -> None:
@@ -318,11 +327,8 @@ def lookup_values(obj: Raw) -> list[str]:
 
 def _difference(obj: Raw) -> str:
     """Return reason and message of the condition AsExpected if it is False; else empty."""
-    conditions = as_mapping(obj.get("status")).get("conditions")
-    for each in map(as_mapping, conditions if isinstance(conditions, list) else ()):
-        if each.get("type") == AS_EXPECTED and each.get("status") == "False":
-            return f"{each.get('reason') or ''}: {each.get('message') or ''}"
-    return ""
+    found = condition_of(obj)
+    return f"{found.get('reason') or ''}: {found.get('message') or ''}" if found.get("status") == "False" else ""
 
 
 def _served(obj: Raw) -> Raw:

@@ -81,8 +81,8 @@ class StateWriter(StatusWriter):
         super().__init__(client, "its state", per_second=WRITES_PER_SECOND, elapsed=elapsed)
         self._hardware = hardware
         self._clock = clock
-        self._shown: Newest[str, MachineState] = Newest(MAX_KNOWN)
-        """The last reported state of each machine, by MAC."""
+        self._shown: Newest[str, tuple[NamespacedName, MachineState]] = Newest(MAX_KNOWN)
+        """The last reported state of each machine, by MAC, with its Hardware: an approved machine gets another one."""
         self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
         """The MAC and the state to write, by Hardware."""
         self._boots: dict[NamespacedName, _Boot] = {}
@@ -94,10 +94,10 @@ class StateWriter(StatusWriter):
 
     def seen(self, machine: Machine, state: MachineState) -> None:
         """Queue the state of a machine for writing. Never waits."""
-        if self._shown.get(machine.mac) is state:
-            return
-        self._shown[machine.mac] = state
         key = NamespacedName(machine.namespace, machine.name)
+        if self._shown.get(machine.mac) == (key, state):
+            return
+        self._shown[machine.mac] = key, state
         self._news[key] = (machine.mac, state)
         self._queue.add(key)
 
@@ -120,7 +120,8 @@ class StateWriter(StatusWriter):
         for pending in (self._news, self._boots, self._last_boots, self._written):
             pending.pop(key, None)
         for mac in _interfaces(old):
-            self._shown.pop(mac, None)
+            if self._shown.get(mac, (key,))[0] == key:
+                self._shown.pop(mac, None)
 
     async def _write(self, key: NamespacedName) -> None:
         await self._turn()

@@ -13,7 +13,7 @@ from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.rows import due_at
 from edge.page.site import Access, Site
-from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
+from edge.page.status import About, Api, EdgeStatus, ExpectedStatus, Health, Osie, Other
 from edge.page.timeline import Bar, BootChain, chains
 from edge.page.timeline import timeline as timeline_of
 from edge.page.words import Phase
@@ -25,6 +25,7 @@ __all__ = [
     "Bar",
     "BootChain",
     "EdgeStatus",
+    "ExpectedStatus",
     "Health",
     "Live",
     "Osie",

@@ -12,7 +12,7 @@ from edge.page.query import GROUPS, Query, Selection, group_words
 from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.rows import Row
-from edge.page.status import EdgeStatus
+from edge.page.status import EdgeStatus, ExpectedShown, ExpectedStatus
 
 _MACHINE_PARTS: Final = ("summary", "discovery", "power", "timeline", "workflow", "output", "manifest", "events")
 
@@ -25,6 +25,7 @@ class Pages:
     status: EdgeStatus
     workflow: WorkflowLookup
     clock: Callable[[], float]
+    expected: ExpectedStatus = field(default_factory=ExpectedStatus)
 
     def __post_init__(self) -> None:
         rack = self.rack
@@ -41,8 +42,12 @@ class Pages:
             await self.rack.update()
             found = await self.rack.select(query, turns)
             groups = [*GROUPS, *await self.rack.labels()]
+        await self.expected.update(turns)
         rows = [html async for _, html in self.rows(found, {}, turns)]
-        return self._page("rack.html", rows=rows, found=found, query=query, groups=groups, live="/live" + query.url[1:])
+        live = "/live" + query.url[1:]
+        return self._page(
+            "rack.html", rows=rows, found=found, query=query, groups=groups, expected=self.missing(), live=live
+        )
 
     async def rows(
         self, found: Selection, known: dict[str, object], turns: TimeSlice
@@ -64,6 +69,10 @@ class Pages:
                 known[identity] = row
                 yield identity, self.templates.part("rows.html", "row", identity, now, *_values(row))
             await turns.rest()
+
+    def missing(self) -> str:
+        """Return the part of the rack with the machines that are expected and have not come yet."""
+        return self.templates.part("parts.html", "expected", self.expected.shown)
 
     def head(self) -> str:
         """Return the part of each page that shows if the edge can serve."""
@@ -162,6 +171,7 @@ class RackSource:
     _parts: dict[str, int] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
     _shown: list[str] = field(default_factory=list)
+    _expected: ExpectedShown = field(default_factory=ExpectedShown)
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
         """Return the parts that have changed (`edge.page.live.News`)."""
@@ -183,6 +193,10 @@ class RackSource:
             parts["counts"] = part("parts.html", "counts", found, self.query)
             parts["pager"] = part("parts.html", "pager", found, self.query)
             parts["empty"] = part("parts.html", "empty", found)
+        await pages.expected.update(turns)
+        if pages.expected.shown != self._expected:
+            self._expected = pages.expected.shown
+            parts["expected"] = pages.missing()
         return news | _changed(parts, self._parts)
 
 

@@ -1,7 +1,11 @@
-"""The edge's own page: its process and readiness, its networks, its OSIEs, and its artifact cache."""
+"""The edge's own page: its process and readiness, its networks, its OSIEs, and its artifact cache.
+
+Also the part of the rack with the machines that are expected and have not come yet.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +17,20 @@ from edge.artifacts.cache import ArtifactCache, FailedFetch
 from edge.journey.events import Notice, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.page.live import TimeSlice
+from tink.discovery.expected import ExpectedMachines
+from tink.discovery.model import ExpectedMachine
+from tink.kube.objects import NamespacedName
 from tink.net.urls import shown
 
 MAX_FILES: Final = 100
 MAX_OSIES: Final = 100
+MAX_MISSING: Final = 100
+"""Maximum number of expected machines that are shown."""
+MAX_IDENTIFIERS: Final = 4
+_EXPECTED_SECONDS: Final = 5.0
+"""Time between two comparisons of lists and Hardware."""
+_BATCH: Final = 500
+"""Number of lines that are compared between two pauses."""
 _OSIE_SECONDS: Final = 5.0  # the OSIE objects are read again after so long
 COUNTED: Final = (Step.DHCP, Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.AGENT, Step.METADATA)
 ALWAYS_COUNTED: Final = frozenset({Step.DHCP, Step.TFTP})
@@ -157,6 +171,76 @@ class EdgeShown:
     more_osies: int
     failed: tuple[FailedFetch, ...]
     cache: CacheShown | None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMachine:
+    """An expected machine without a Hardware. `since`: Unix seconds at which its list was created, or 0."""
+
+    name: str
+    identifiers: str
+    source: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedShown:
+    """The expected machines that have not come yet: the first ones, and the number of `more`.
+
+    expected: the number of machines on all lists. problems: the number of lines that can't be used, and the first.
+    """
+
+    machines: tuple[MissingMachine, ...] = ()
+    more: int = 0
+    expected: int = 0
+    problems: int = 0
+    problem: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of machines that have not come yet."""
+        return len(self.machines) + self.more
+
+
+@dataclass(eq=False)
+class ExpectedStatus:
+    """Compares the lists of expected machines with the Hardware. `lists` is None if this process follows no lists.
+
+    `is_present(key)` is that of `ExpectedMachines.missing`; `monotonic` returns seconds.
+    """
+
+    lists: ExpectedMachines | None = None
+    is_present: Callable[[NamespacedName], bool] = lambda _: False
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.shown = ExpectedShown()
+        """The result of the last comparison."""
+        self._compared: float | None = None
+
+    async def update(self, turns: TimeSlice) -> None:
+        """Compare again, if that is due: there may be 50,000 lines."""
+        now = self.monotonic()
+        if self.lists is None or (self._compared is not None and now - self._compared < _EXPECTED_SECONDS):
+            return
+        self._compared = now
+        first: list[MissingMachine] = []
+        count = 0
+        for begin in range(0, len(self.lists), _BATCH):
+            for each in self.lists.missing(self.is_present, slice(begin, begin + _BATCH)):
+                count += 1
+                if len(first) < MAX_MISSING:
+                    first.append(_missing(each))
+            await turns.rest()
+        problems = self.lists.problems
+        problem = f"{problems[0].source}: {problems[0].text}" if problems else ""
+        self.shown = ExpectedShown(tuple(first), count - len(first), len(self.lists), len(problems), problem)
+
+
+def _missing(machine: ExpectedMachine) -> MissingMachine:
+    known, more = machine.identifiers[:MAX_IDENTIFIERS], len(machine.identifiers) - MAX_IDENTIFIERS
+    identifiers = ", ".join(known) + (f" and {more} more" if more > 0 else "")
+    return MissingMachine(str(machine.key), identifiers, machine.source, machine.listed_since)
 
 
 @dataclass(slots=True)

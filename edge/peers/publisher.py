@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 import orjson
 
-from edge.journey.events import Milestone, Note, Step
+from edge.journey.events import REPORTED_BY_API, Milestone, Note, Step
 from edge.journey.history import (
     PLACE,
     SEEN_BY,
@@ -174,7 +174,7 @@ class EventPublisher:
 def is_published(entry: Entry) -> bool:
     """Return True if the other edges can't know this event from the API or from its source."""
     step = step_of(entry)
-    if step in (Step.WORKFLOW, Step.POWER) or is_from_elsewhere(entry):
+    if step in REPORTED_BY_API or step is Step.WORKFLOW or is_from_elsewhere(entry):
         return False
     return step is not Step.ACTION or "state" not in dict(detail_of(entry))
 

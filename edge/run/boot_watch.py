@@ -125,6 +125,8 @@ class BootWatch:
         self.solicitations = Solicitations(self.clock)  # the last router solicitation of each machine
         self.on_not_started: Callable[[str], None] = lambda _mac: None
         """Called with the MAC of a machine whose firmware has fetched its boot program and did not run it."""
+        self.is_moving: Callable[[str], bool] = lambda _mac: False
+        """Returns True for the MAC of an approved machine whose new Hardware is not here yet."""
         self._knocks = Knocks(lambda: self.networks.states, *ports)
         self.inventory.on_change(self._machine_changed)
         self.inventory.on_power_change(self._power_changed)
@@ -197,7 +199,8 @@ class BootWatch:
         return False
 
     def _machine_changed(self, mac: str) -> None:
-        if self.journey.last_seen(mac) is not None and not self.inventory.claimants(mac):
+        is_gone = not self.inventory.claimants(mac) and not self.is_moving(mac)
+        if is_gone and self.journey.last_seen(mac) is not None:
             self.expectations.forget(mac)
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # the card may have another owner now, or none
@@ -221,6 +224,13 @@ class BootWatch:
                 self.problems.found_of_another(key, mac, None)
         if shown:
             self._shown_on[mac] = shown
+
+    def approved(self, mac: str) -> None:
+        """Show the state and the problem of a machine on the Hardware that it has become."""
+        awaited, machine = self.expectations.of(mac), self.inventory.by_mac(mac)
+        if awaited is not None and awaited.finding is not None and machine is not None:
+            self._show(mac, awaited.finding)
+        self._changed[mac] = None
 
     def _power_changed(self, hardware: NamespacedName, power: str, before: str) -> None:
         """Record a change of the power state on the journey of the card that sent the last packet."""
@@ -334,7 +344,7 @@ class BootWatch:
         same = self._uuids.get(uuid, _SHARED)
         return Facts(
             now=now,
-            registered=_registered(hardware, machine) if machine is not None else None,
+            registered=self._registered(hardware, machine) if machine is not None else None,
             network=self._network(machine),
             limit=limit,
             claimants=tuple(sorted(f"{one.namespace}/{one.name}" for one in claimants)),
@@ -360,6 +370,18 @@ class BootWatch:
             grpc_port=self._grpc_port,
         )
 
+    def _registered(self, hardware: str, machine: Machine) -> Registered:
+        dhcp, inventory = machine.interface.dhcp, self.inventory
+        return Registered(
+            hardware,
+            machine.ip or machine.ipv6 or "",
+            (dhcp.netmask if dhcp is not None else "") or "",
+            (dhcp.gateway if dhcp is not None else "") or "",
+            is_discovered=machine.is_discovered,
+            is_introduced=inventory.is_introduced(machine),
+            difference=inventory.difference(machine),
+        )
+
     def _is_off(self, machine: Machine) -> bool:
         """Return True if the BMC has reported that a machine is off, and none of its cards has sent a packet since."""
         off = self._off.get(NamespacedName(machine.namespace, machine.name))
@@ -375,7 +397,7 @@ class BootWatch:
 
     def _relay(self, machine: Machine) -> str:
         """Return the last relay of the machine's network; empty if there is none."""
-        network = _registered("", machine).network if machine.interface.dhcp is not None else None
+        network = self._registered("", machine).network if machine.interface.dhcp is not None else None
         relays = (self.relays[link] for link in reversed(self.relays) if network and _holds(network, link))
         return next(relays, "")
 
@@ -517,13 +539,6 @@ def _state_of(story: Story) -> MachineState:
     if boot.at in (Milestone.OS_OFFERED, Milestone.OS_LEASED) and boot.boots_osie:
         return MachineState.IN_OSIE
     return MachineState.INSTALLED
-
-
-def _registered(hardware: str, machine: Machine) -> Registered:
-    dhcp = machine.interface.dhcp
-    if dhcp is None:
-        return Registered(hardware, machine.ip or "")
-    return Registered(hardware, machine.ip or machine.ipv6 or "", dhcp.netmask or "", dhcp.gateway or "")
 
 
 def _holds(network: IPv4Network, ip: str) -> bool:

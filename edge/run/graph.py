@@ -26,6 +26,7 @@ from prometheus_client.core import Metric
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.checkpoint import checkpoint_metrics
 from edge.journey.archive import Archive
+from edge.journey.discovery import DiscoveryJourney
 from edge.journey.recorder import Journey
 from edge.machines import (
     BootProblemWriter,
@@ -72,6 +73,7 @@ from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import client_metrics, controller_metrics, informer_metrics, leader_metrics
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import CONFIG_MAP, HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
@@ -191,6 +193,7 @@ class Stack:
         self._bmc: BmcManager | None = None
         self._fixed: AgentsAddresses | None = None
         self._archive: Archive | None = None
+        self._expected: ExpectedMachines | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -459,6 +462,12 @@ class Stack:
             states=states,
         )
         hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone)
+        discoveries = DiscoveryJourney(
+            self.journey, is_live=lambda: hardware.has_synced, line_of=self._line_of, on_approved=boots.approved
+        )
+        hardware.add_event_handler(discoveries.on_change, discoveries.on_delete)
+        boots.is_moving = discoveries.is_moving
+        self._expected = self._expected_machines()
         discovery = self._make_discovery()
         serving = MachineServers(
             context,
@@ -497,7 +506,7 @@ class Stack:
             rules,
             lambda mac: bool(self.inventory.claimants(mac)),
             own_addresses=own_addresses,
-            listed=self._expected_machines(),
+            listed=self._expected if self._admits_listed else None,
             progress=lambda mac: progress_of(entry for _, entry in self.journey.after(mac, 0.0, MAX_EVENTS)),
             is_in_use=lambda hardware: bool(self._pending.pending(*hardware)),
         )
@@ -519,12 +528,21 @@ class Stack:
         return Service.DHCP in self._here and bool(rules) and has_lists
 
     def _expected_machines(self) -> ExpectedMachines | None:
-        """Return the lists of expected machines; None if no rule of admission needs them."""
-        if not self._admits_listed:
+        """Return the lists of expected machines; None if this process does not follow them.
+
+        It follows them if it approves machines, or if a rule of admission needs them. Other edges need no right to read
+        ConfigMaps.
+        """
+        if CONFIG_MAP not in self._informers:
             return None
         expected = ExpectedMachines()
         self._informers[CONFIG_MAP].add_event_handler(lambda new, _: expected.apply(new), expected.remove)
         return expected
+
+    def _line_of(self, hardware: NamespacedName) -> str:
+        """Return the line of the lists with this name, for messages; empty if this process knows none."""
+        line = self._expected.named(hardware) if self._expected is not None else None
+        return line.source if line is not None else ""
 
     async def _start_edge_tasks(self) -> None:
         """Start the operators' HTTP, and everything at the edge that runs in the background."""
@@ -538,6 +556,7 @@ class Stack:
             edge.boots,
             lambda: self.readiness,
             lambda: Api(api, self._client.url, self._contact.problem),
+            self._expected,
         )
         self._spawn(edge.serving.run(), "edge")
         self._spawn(self._load_rest(self._informers[HARDWARE]), "Hardware that are read later", ends=True)
@@ -666,7 +685,7 @@ class Stack:
         from tink.discovery.controller import LEASE_NAME, DiscoveryController  # edges do not wait for this import
 
         elector = self._leader_elector(LEASE_NAME)
-        controller = DiscoveryController(self._client, self._informers, elector=elector)
+        controller = DiscoveryController(self._client, self._informers, elector=elector, expected=self._expected)
         self._controllers["discovery"] = controller.runtime
         self.metrics.register(controller)
         self._spawn(controller.run(), "discovery")

@@ -9,7 +9,7 @@ from functools import partial
 from edge import admin_token
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.connections import has_ended
-from edge.page import Access, Api, EdgeStatus, Health, Other, Pages, Rack, Site
+from edge.page import Access, Api, EdgeStatus, ExpectedStatus, Health, Other, Pages, Rack, Site
 from edge.run.about import ThisEdge, osies_of
 from edge.run.boot_watch import BootWatch
 from edge.run.context import Context
@@ -18,7 +18,9 @@ from edge.run.readiness import Readiness
 from edge.run.serving import MachineServers
 from edge.settings.model import Service
 from tink.api.v1alpha2 import Raw
-from tink.kube.resources import OSIE, WORKFLOW
+from tink.discovery.expected import ExpectedMachines
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, OSIE, WORKFLOW
 
 
 async def start_operators(
@@ -27,8 +29,12 @@ async def start_operators(
     boots: BootWatch,
     readiness: Callable[[], Readiness],
     api: Callable[[], Api],
+    expected: ExpectedMachines | None = None,
 ) -> None:
-    """Start the operators' HTTP, if it is one of the services. Raises AdminTokenError, ServingError."""
+    """Start the operators' HTTP, if it is one of the services. Raises AdminTokenError, ServingError.
+
+    `expected` are the lists of expected machines; None if this process does not follow them.
+    """
     settings, edge = context.settings, context.settings.edge
     if Service.ADMIN not in settings.services:
         return
@@ -49,7 +55,8 @@ async def start_operators(
         osies=lambda: osies_of(context.informers[OSIE].list() if OSIE in context.informers else ()),
     )
     rack = Rack(journey, context.inventory, boots.expectations)
-    pages = Pages(rack, status, partial(_workflow_of, context), time.time)
+    missing = ExpectedStatus(expected, partial(_is_present, context))
+    pages = Pages(rack, status, partial(_workflow_of, context), time.time, missing)
     app = AdminApp(
         journey,
         context.inventory,
@@ -64,6 +71,13 @@ async def start_operators(
     )
     make_site = await sites_of(admin_runner(app), context.exit_stack)
     await Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port").follow("", edge.admin_address)
+
+
+def _is_present(context: Context, key: NamespacedName) -> bool:
+    """Return True if there is a Hardware of this name whose machine does not wait for its approval."""
+    if key not in context.informers[HARDWARE]:
+        return False
+    return not any(each.is_discovered for each in context.inventory.by_name(key.name, key.namespace))
 
 
 def _workflow_of(context: Context, namespace: str, name: str) -> Raw | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
+from edge.journey.events import REPORTED_BY_API, STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import StepLimits, read
 from edge.journey.history import milestone
 from edge.journey.recorder import Journey, News
@@ -99,7 +99,7 @@ class BootEnds:
 
     def _boot(self, mac: str, chain: BootChain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
         events = [event for boot in chain.boots for event in boot.events if began <= event.time <= ended]
-        diagnoses = (event for event in events if event.step is not Step.POWER)
+        diagnoses = (event for event in events if event.step not in REPORTED_BY_API)
         warned = [event for event in diagnoses if event.outcome is Outcome.WARNING][:_MAX_WARNINGS]
         bars = timeline_of(chain, ended, self._limits, None).bars
         facts = {name: str(value) for event in events for name in _FACTS if (value := event.detail.get(name))}

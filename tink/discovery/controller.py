@@ -72,6 +72,7 @@ from tink.discovery.model import (
     MachineFacts,
     MachineVerdict,
     VerdictReason,
+    condition_of,
     counts,
     discovered_name,
     has_declined,
@@ -138,11 +139,13 @@ class DiscoveryController(Collector):
         informers: Mapping[ResourceType, Informer],
         *,
         elector: LeaderElector | None = None,
+        expected: ExpectedMachines | None = None,
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = steady,
     ) -> None:
         """`informers` are those of HARDWARE, WORKFLOW and CONFIG_MAP (with the label of expected machines).
 
+        `expected` are the lists, if another part of the process keeps them up to date already.
         `now` returns Unix seconds, `elapsed` monotonic seconds.
         """
         self._client = client
@@ -157,7 +160,7 @@ class DiscoveryController(Collector):
         self._following = False
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
         self._limited_log = controller_log(log, elapsed)
-        self._expected = ExpectedMachines()
+        self._expected = expected if expected is not None else ExpectedMachines()
         self._facts = FactsIndex()
         self._claims = Claims()
         self._subjects: set[NamespacedName] = set()
@@ -187,8 +190,8 @@ class DiscoveryController(Collector):
             limited_log=self._limited_log,
             workers=_WORKERS,
         )
-        config_maps = informers[CONFIG_MAP]
-        config_maps.add_event_handler(lambda new, _: self._expected.apply(new), self._expected.remove)
+        if expected is None:
+            informers[CONFIG_MAP].add_event_handler(lambda new, _: self._expected.apply(new), self._expected.remove)
         self._expected.on_change(self._lists_changed)
         informers[WORKFLOW].add_event_handler(self._workflow_changed, self._workflow_gone)
         self._hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
@@ -637,13 +640,6 @@ class DiscoveryController(Collector):
                 self._elector,
                 lambda: self._client.delete(HARDWARE, key.name, key.namespace, preconditions=preconditions),
             )
-
-
-def condition_of(hardware: Raw) -> Raw:
-    """Return the condition AsExpected of a Hardware; an empty one if it has none."""
-    found = as_mapping(hardware.get("status")).get("conditions")
-    every = map(as_mapping, found if isinstance(found, list) else ())
-    return next((each for each in every if each.get("type") == AS_EXPECTED), {})
 
 
 def _is_of_discovery(hardware: Raw) -> bool:

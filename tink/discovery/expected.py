@@ -41,6 +41,7 @@ from tink.discovery.model import (
 from tink.kube.objects import NamespacedName
 from tink.mac import from_any
 from tink.printable import printable
+from tink.workflow.status import parse_timestamp
 
 MAX_LIST_CHARACTERS: Final = 1 << 20
 """Kubernetes' limit of a ConfigMap is 1 MiB."""
@@ -648,9 +649,10 @@ class ExpectedMachines:
             return
         machines: list[ExpectedMachine] = []
         problems: list[ListProblem] = []
+        since = parse_timestamp(as_mapping(config_map.get("metadata")).get("creationTimestamp")) or 0.0
         for name, text in sorted(data.items()):
             of_list = read_list(text, key.namespace, f"ConfigMap {key}, {clean_text(name)}")
-            machines += of_list[0]
+            machines += [replace(each, listed_since=since) for each in of_list[0]]
             problems += of_list[1]
         # kubectl puts a file there that is not UTF-8, such as one in Windows-1252 or UTF-16.
         for name in unread[:MAX_PROBLEMS]:
@@ -671,6 +673,15 @@ class ExpectedMachines:
     def __iter__(self) -> Iterator[ExpectedMachine]:
         """Yield the machines in the order of the lists."""
         return iter(self._machines)
+
+    def missing(
+        self, is_present: Callable[[NamespacedName], bool], lines: slice = slice(None)
+    ) -> Iterator[ExpectedMachine]:
+        """Yield the machines that have not come yet, in the order of the lists; `lines` selects a part of these.
+
+        `is_present(key)` returns True if there is a Hardware of that name whose machine does not wait for its approval.
+        """
+        return (each for each in self._machines[lines] if not is_present(each.key))
 
     def named(self, key: NamespacedName) -> ExpectedMachine | None:
         """Return the machine with this name, or None. None, too, if several lines have the name."""

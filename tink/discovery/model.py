@@ -88,6 +88,13 @@ def is_discovered(hardware: Raw) -> bool:
     return as_mapping(as_mapping(hardware.get("metadata")).get("labels")).get(AUTO_DISCOVERED_LABEL) == "true"
 
 
+def condition_of(hardware: Raw) -> Raw:
+    """Return the condition AsExpected of a Hardware; an empty one if it has none."""
+    found = as_mapping(hardware.get("status")).get("conditions")
+    every = map(as_mapping, found if isinstance(found, list) else ())
+    return next((each for each in every if each.get("type") == AS_EXPECTED), {})
+
+
 ADDRESS_CONFLICT: Final = "AddressConflict"
 """The condition of a Hardware whose machine has declined its address. Edges write it."""
 DECLINED: Final = "DeclinedByClient"
@@ -189,6 +196,7 @@ class ExpectedMachine:
     boot_mac: the interface with the address; empty: the one that the machine booted from.
     address: the reserved address with its mask; None: the Hardware gets no address.
     bmc_address, bmc_secret: host of the BMC, and the name of the Secret with its credentials; may be empty.
+    listed_since: Unix seconds at which the list was created; 0 if unknown.
     The other fields are what the machine must have; an empty one is not checked.
     """
 
@@ -217,6 +225,12 @@ class ExpectedMachine:
     firmware: FirmwareMode | None = None
     links: tuple[ExpectedLink, ...] = ()
     access_vlan: int = 0
+    listed_since: float = 0.0
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Serial numbers, UUIDs and MAC addresses of BMC and ports, in this order."""
+        return (*self.serials, *self.uuids, *self.bmc_macs, *self.macs)
 
 
 @dataclass(frozen=True, slots=True)

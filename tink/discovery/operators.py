@@ -24,10 +24,9 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, connection_of
 from tink.bmc.credentials import CredentialsReader, RefusedLogins
 from tink.bmc.model import BmcError
-from tink.discovery.controller import condition_of
 from tink.discovery.expected import MAX_PROBLEMS, ExpectedMachines, is_secret_column, read_list, read_table
 from tink.discovery.identity import facts_of, ports_of
-from tink.discovery.model import ExpectedMachine, ListProblem, MachineFacts, is_discovered
+from tink.discovery.model import ExpectedMachine, ListProblem, MachineFacts, condition_of, is_discovered
 from tink.discovery.report import MAX_REPORT_BYTES, CollectionMethod, UnreadableReportError, read_report
 from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
@@ -108,7 +107,7 @@ def survey_of(hardware: list[Raw], expected: ExpectedMachines) -> DiscoverySurve
     present = {machine.key for obj, machine in found if not is_discovered(obj)}
     waiting = sorted((each for obj, each in found if is_discovered(obj)), key=lambda each: (each.since, each.key))
     different = [each for obj, each in found if not is_discovered(obj) and condition_of(obj).get("status") == "False"]
-    missing = tuple(each for each in expected if each.key not in present)
+    missing = tuple(expected.missing(present.__contains__))
     return DiscoverySurvey(tuple(waiting), missing, tuple(different), expected.problems, len(expected))
 
 

@@ -12,12 +12,20 @@ from edge.journey.events import Milestone, Outcome, Step, one_line
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The Hardware of a machine. `hardware` is NAMESPACE/NAME; addresses are dotted, or empty if not given."""
+    """The Hardware of a machine. `hardware` is NAMESPACE/NAME; addresses are dotted, or empty if not given.
+
+    is_discovered: the machine was discovered, and is not approved.
+    is_introduced: False if it was discovered and has reported no inventory yet.
+    difference: reason and message of the condition AsExpected if it is False, or empty.
+    """
 
     hardware: str
     ip: str = ""
     netmask: str = ""
     gateway: str = ""
+    is_discovered: bool = False
+    is_introduced: bool = True
+    difference: str = ""
 
     @property
     def network(self) -> IPv4Network | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.events import REPORTED_BY_API, Milestone, Outcome, Step
 from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, StepLimits
 from edge.journey.expectations.rules import SILENCE, diagnose
@@ -201,7 +201,7 @@ class Expectations:
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
-        if step_of(last.entry) is Step.POWER:
+        if step_of(last.entry) in REPORTED_BY_API:
             self._due[mac] = None
             self._changes.mark(mac)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import struct
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from edge.dhcp.wire import Message, MessageType, codec, options
@@ -24,6 +26,7 @@ from tests.support.bmc import PASSWORD
 from tests.waiting import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
+SCRIPTED_AGENT = Path(__file__).with_name("scripted_agent.py")
 REGISTRY = "127.0.0.1:5000"
 
 AT_ONCE = threading.Semaphore(10)
@@ -238,8 +241,17 @@ class Scripted:
 
     # --- what comes after the firmware ---
 
-    def agent(self, *, runtime: str = "process", change: Callable[[str], str] = str) -> Process:
-        """Start it, with the command line that the machine's script has for its kernel, but for what `change` does."""
+    def agent(
+        self,
+        *,
+        runtime: str = "process",
+        change: Callable[[str], str] = str,
+        inventory: dict[str, Any] | None = None,
+    ) -> Process:
+        """Start it, with the command line that the machine's script has for its kernel, but for what `change` does.
+
+        inventory: what it reports instead of that of this host; an empty one: nothing, like an older agent.
+        """
         file = self._rack.directory / f"{self._where}.cmdline"
         file.write_text(change(command_line(self.script_text)) if self.script_text else "")
         state = self._rack.directory / self._where
@@ -247,7 +259,13 @@ class Scripted:
         if not self.script_text:  # of whom the edge knows nothing, and who knows where it is all the same
             words += ["--agent-id", self.mac, "--server", f"{self.server}:42113", "--tls", "--tls-roots"]
             words += [str(self.authority)]
-        return self._rack.tinkedge(self._where, "agent", *words)
+        if inventory is None:
+            return self._rack.tinkedge(self._where, "agent", *words)
+        reported = self._rack.directory / f"{self._where}.json"
+        reported.write_text(json.dumps(inventory))
+        return self._rack.start(
+            self._where, sys.executable, SCRIPTED_AGENT, reported if inventory else "-", "agent", *words
+        )
 
     def has_its_address(self, off: int = 0) -> None:
         """Configure the machine's address without DHCP; `off` is subtracted from its last byte."""
@@ -289,6 +307,20 @@ class Bmc:
 
 
 @dataclass(frozen=True)
+class Discovered:
+    """The rule of --discover that is for a machine, and its line on the list of expected machines.
+
+    osie: the OSIE of the rule. is_full: another Hardware has the only address of its range.
+    line: name, MAC address (`{mac}`), address and links; empty: no line. becomes: the name that its Hardware gets.
+    """
+
+    osie: str = "good"
+    is_full: bool = False
+    line: str = ""
+    becomes: str = ""
+
+
+@dataclass(frozen=True)
 class Fault:
     """`play` gives back when the fault could be known, in seconds since the epoch; None: when it ended. `since` is the
     line of the journey from which on it can be known, where that is not for the machine to say, and `plus` how many
@@ -300,7 +332,7 @@ class Fault:
     drop: what a firewall drops, and where. routed: the edge has a route to the machine's network.
     second: the machine is on the second network, behind another card of the edge.
     after: a fault whose machine must have reached the OSIE before. rules: the rules that may name this fault.
-    bmc: the BMC of the machine.
+    bmc: the BMC of the machine. discovered: how it is discovered; None: no rule of --discover is for it.
     """
 
     name: str
@@ -323,6 +355,7 @@ class Fault:
     workflow: str = ""
     after: str = ""
     bmc: Bmc | None = None
+    discovered: Discovered | None = None
 
     @property
     def has_boot(self) -> bool:

@@ -26,6 +26,7 @@ the column MESSAGE of `kubectl get workflows`. For a failed or refused step, the
 to ": likely" or the first sentence. The condition and the web page add the likely causes and the remedy.
 The BMCs are fakes that fail in the ways of real ones, with `--bmc-boot-named-after 15` instead of 60 s. Their messages
 are also in the condition `BootPrepared` of the Workflow; [bmc.md](../bmc.md#reasons-of-bootprepared) explains it.
+For a machine that discovery judges, the condition is `AsExpected` ([discovery.md](../discovery.md)).
 `TINKEDGE_RECORD=1 python -m pytest tests/interop/faults` writes this page.
 
 | fault | message | s | counted from | where |
@@ -59,6 +60,9 @@ _EXAMPLES = {
 }
 """Names and addresses on the test's network, and the examples in their place on the page."""
 _FINGERPRINT = re.compile(r"\b[0-9a-f]{64}\b")
+_DISCOVERED = re.compile(r"\b(SN)?02([:-]?)d1\2[0-9a-f]{2}\2")
+_RULE = re.compile(r"\brule-\d+\b")
+"""The MAC address of a discovered machine, and the name of its rule: both have the number of its fault."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ class Row:
     @property
     def line(self) -> str:
         """Return the row in Markdown."""
-        reported = self.sentence.replace(self.fault.slug, "m1")
+        reported = self.sentence.replace(self.fault.slug, "m1" if self.fault.discovered is None else "rack7")
+        if self.fault.discovered is not None:
+            reported = _RULE.sub("rack7", _DISCOVERED.sub(r"\g<1>52\g<2>54\g<2>00\g<2>", reported))
         if self.fault.bmc is not None:
             reported = _FINGERPRINT.sub("5e2b0c...", reported.replace(self.fault.bmc.host, "10.0.0.9"))
         reported = _example(reported if self.fault.ip else reported.replace(self.ip, "10.0.0.5"))

@@ -61,6 +61,16 @@ metadata: {{name: {name}}}
 stringData: {{username: {user}, password: {password}}}
 ---
 """
+_LIST = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: {name}, labels: {{tinkerbell.org/expected-machines: "true"}}}}
+data:
+  list.csv: |
+    name,mac,ip,links
+    {line}
+---
+"""
 _MACHINE = """
 apiVersion: bmc.tinkerbell.org/v1alpha1
 kind: Machine
@@ -101,6 +111,8 @@ class Site(Namespaces):
         options += ["--cache-size", "2000000", "--bmc-boot-named-after", str(power.NAMED_AFTER)]
         options += ["--bmc-boot-next-after", "7200"]
         options += ["--agent-auth", "token", "--grpc-tls-cert", str(chain), "--grpc-tls-key", str(key)]
+        for number, fault in enumerate(self.faults, start=1):
+            options += _rule(number, fault)
         played = [*self.faults, HEALTHY]
         self.machines = {fault.name: self._machine(number, fault) for number, fault in enumerate(played, start=1)}
         self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
@@ -115,6 +127,7 @@ class Site(Namespaces):
             _template(power.TEMPLATE, shell("true")),
             *map(_bmc_objects, self.faults, map(self._bmc_of, self.faults)),
         ]
+        objects += [_lists(self.machines[fault.name], fault) for fault in self.faults]
         objects += [*map(_osie, OSIES), *(_hardware(self.machines[fault.name], fault) for fault in played)]
         self.warnings = self._applied("".join([*objects, *map(_workflow, self.faults)]))
 
@@ -164,6 +177,8 @@ class Site(Namespaces):
         where = f"m{number}"
         # Who is not registered is far from everybody, but for the one who is not.
         mac = f"52:54:00:0e:00:{number:02x}" if fault.registered else f"02:10:00:{255 - number:02x}:00:{number:02x}"
+        if fault.discovered is not None:
+            mac = f"{_prefix(number)}:00:00:01"
         if fault.name == "one digit off":
             mac = "52:54:00:0e:fe:01"
         self.add(where)
@@ -270,6 +285,33 @@ def _osie(name: str) -> str:
     annotations = f"tinkerbell.org/kernel-sha256: '{'0' * 64}'" if name == "bad-checksum" else ""
     spec = f"{{kernelUrl: '{OSIES[name]}', initrdUrl: '{OSIES['good']}'}}"
     return _DOCUMENT.format(kind="OSIE", name=name, annotations=annotations, spec=spec)
+
+
+def _prefix(number: int) -> str:
+    """Return the first bytes of the MAC address of the machine with this number, if it is discovered."""
+    return f"02:d1:{number:02x}"
+
+
+def _rule(number: int, fault: Fault) -> list[str]:
+    """Return the option with the rule that is for the machine of a fault; empty if none is."""
+    if fault.discovered is None:
+        return []
+    address = f"172.31.77.{100 + number}"
+    where = f"range={address}-{address}/24,mac={_prefix(number)},name=rule-{number}"
+    return ["--discover", f"{where},osie=default/{fault.discovered.osie}"]
+
+
+def _lists(firmware: Scripted, fault: Fault) -> str:
+    """Return the list with the line for the machine of a fault, and the Hardware that has its address."""
+    found = fault.discovered
+    if found is None:
+        return ""
+    line = found.line.format(mac=firmware.mac)
+    text = _LIST.format(name=fault.slug, line=line) if line else ""
+    if found.is_full:
+        spec = f"{{networkInterfaces: {{'02:40:00:00:00:01': {{dhcp: {{ip: {firmware.ip}}}}}}}}}"
+        text += _DOCUMENT.format(kind="Hardware", name="holder", annotations="", spec=spec)
+    return text
 
 
 def _hardware(firmware: Scripted, fault: Fault) -> str:

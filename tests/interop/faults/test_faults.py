@@ -19,17 +19,18 @@ import pytest
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations import read
 from edge.page.timeline import chains, events_of
-from tests.interop.faults import boots, page, power, work
+from tests.interop.faults import boots, discovery, page, power, work
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.machine import Fault
 from tests.interop.faults.site import NEAR, Site
 from tests.waiting import wait_until
+from tink.discovery.model import discovered_name
 
 pytestmark = pytest.mark.long
 
 ELSEWHERE = {"one digit off": NEAR, "second card": "this-host-drops-tcp-42113"}
 """The Hardware on which the problem of a machine is shown that has none of its own."""
-FAULTS = [*boots.FAULTS, *work.FAULTS, *power.FAULTS]
+FAULTS = [*boots.FAULTS, *work.FAULTS, *power.FAULTS, *discovery.FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
     for event in reversed(site.events(machine.mac)):
         rule = _rule(event)
         if re.fullmatch(fault.rules, rule) and re.search(fault.sentence, event["message"]):
-            where = _shown_on(fault)
+            where = _shown_on(site, fault)
             if where and not any(re.fullmatch(fault.rules, reason) for reason in site.shown(where)):
                 return None
             return {**event, "rule": rule}
@@ -103,8 +104,10 @@ def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
 
 
 def _rule(event: dict[str, Any]) -> str:
-    """Return the rule of a finding, the reason of BMC control, or step and outcome of another event."""
-    named = event["detail"].get("rule") or (event["detail"].get("reason") if event["step"] == Step.POWER else "")
+    """Return the rule of a finding, the reason of BMC control or discovery, or step and outcome of another event."""
+    named = event["detail"].get("rule")
+    if event["step"] in (Step.POWER, Step.DISCOVERY):
+        named = named or event["detail"].get("reason")
     return named or f"{event['step'].capitalize()}{event['outcome'].capitalize()}"
 
 
@@ -113,8 +116,10 @@ def test_what_cannot_work_is_warned_about_when_it_is_applied(site: Site) -> None
     assert "spec.osie.name: there is no OSIE default/nowhere yet" in site.warnings
 
 
-def _shown_on(fault: Fault) -> str:
+def _shown_on(site: Site, fault: Fault) -> str:
     """The Hardware that says the same; empty: none."""
+    if fault.discovered is not None and not fault.discovered.is_full:
+        return fault.discovered.becomes or discovered_name(site.machines[fault.name].mac)
     return ELSEWHERE.get(fault.name, fault.slug if fault.registered else "")
 
 
@@ -135,7 +140,7 @@ def test_each_fault_is_named_truly_on_the_journey_and_on_the_hardware(site: Site
 
 
 def _row(site: Site, fault: Fault, named: Named) -> page.Row:
-    shown = site.shown(_shown_on(fault))
+    shown = site.shown(_shown_on(site, fault))
     where = ["condition", "Event"] if any(re.fullmatch(fault.rules, reason) for reason in shown) else []
     if fault.actions or fault.workflow:
         where += ["MESSAGE"] if named.in_column or _column(site, fault, named.message) else []
@@ -147,7 +152,7 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
 
 def _problem(site: Site, fault: Fault) -> str:
     """Return the message of the condition BootProblem for the fault, without the MAC address."""
-    return site.problem(_shown_on(fault)).removeprefix(f"{site.machines[fault.name].mac}: ")
+    return site.problem(_shown_on(site, fault)).removeprefix(f"{site.machines[fault.name].mac}: ")
 
 
 def _column(site: Site, fault: Fault, message: str) -> bool:
@@ -166,8 +171,9 @@ def _nothing_false(site: Site, named: list[Named]) -> None:
             for each in warnings
             if each["time"] <= one.until
             and not re.fullmatch(fault.rules, _rule(each))
-            # On a busy host the agent is late, and a BMC that ignores a request is waited for: both are true.
-            and _rule(each) not in ("AgentMissing", "StepOverdue")
+            # On a busy host the agent is late, and a BMC that ignores a request is waited for: both are true. All fake
+            # BMCs describe one machine, so discovery reports that their machines have the same MAC address.
+            and _rule(each) not in ("AgentMissing", "StepOverdue", "Conflict")
         ]
         assert not others, f"{fault.name}: {others}"
 

@@ -363,8 +363,8 @@ WELL, BAD = passed("a", "well"), problem("a", "bad", "fix it")
 )
 def test_exit_status_shows_the_worst_severity(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
     monkeypatch.setattr(command, "check_serving", lambda _: iter([worst]))
-    for name in ("check_data_directory", "check_lab", "check_running_edge", "check_osies"):
-        monkeypatch.setattr(command, name, lambda *_: iter(()))
+    for name in ("check_data_directory", "check_lab", "check_running_edge", "check_osies", "check_discovery"):
+        monkeypatch.setattr(command, name, lambda *_, **_options: iter(()))
     assert CliRunner().invoke(command.doctor, []).exit_code == status
     ran = CliRunner().invoke(command.doctor, ["--json"])
     assert ran.exit_code == status

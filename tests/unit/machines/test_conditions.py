@@ -714,6 +714,23 @@ async def test_state_is_written_once_with_its_time_and_the_active_interface(api:
     assert api.count("patch") == 2
 
 
+async def test_state_is_written_again_to_the_hardware_that_a_machine_becomes_by_its_approval() -> None:
+    old, new = hardware(name="discovery-x"), hardware(name="m7")
+    api = InProcessApi(old)
+    async with placing(api) as writer:
+        writer.seen(machine(old), MachineState.WAITING)
+        await elapse(60)
+        api.put(new)
+        writer.seen(machine(new), MachineState.WAITING)
+        api.remove(HARDWARE, "discovery-x", "d")
+        await elapse(60)
+        assert placed(api, "m7")[0] == "Waiting"
+        written = api.count("patch")
+        writer.seen(machine(new), MachineState.WAITING)
+        await elapse(60)
+        assert api.count("patch") == written
+
+
 async def test_states_that_follow_each_other_quickly_are_one_write(api: InProcessApi) -> None:
     async with placing(api) as writer:
         await elapse(60)

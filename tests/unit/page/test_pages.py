@@ -17,10 +17,14 @@ from edge.journey.expectations.limits import LIMITS
 from edge.page import About, Api, Health, Osie
 from edge.page.feed import machine_json
 from edge.page.live import TimeSlice
+from edge.page.pages import RackSource
+from edge.page.query import Query
 from edge.page.render import STATIC, plain, size, span
 from edge.page.timeline import Timeline, chains
 from edge.page.words import POWER_STEPS, Phase
 from tests.page_site import BY_BMC, IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
+from tests.support.discovery import Site as ExpectedSite
+from tests.support.discovery import mac as expected_mac
 from tests.support.virtual_time import turns
 from tink.bmc.boot import BootReason
 
@@ -99,6 +103,45 @@ async def test_machine_shows_its_boot_workflow_actions_and_output(site, browser)
         "rack=c, role=compute",
     ):
         assert shown in page
+
+
+async def test_rack_shows_who_was_expected_and_has_not_come(site, browser):
+    assert "Expected and not here yet" not in await browser.html("/")
+    expected = ExpectedSite(103)
+    lists = expected.config_map({1: f"rack-0001,{EVIL.replace(',', ' ')},,,,,,,,,,,,", 2: "rack-0002,,,,,,,,,,,,,"})
+    lists["metadata"]["creationTimestamp"] = "2026-11-30T08:00:00Z"
+    site.expected.apply(lists)
+    site.hardware("rack-0000", 1)
+    site.at += 10
+    page = await browser.words("/")
+    assert "Expected and not here yet: 101 of 102" in page
+    assert "1 line of lists can't be used. ConfigMap default/rack, rack.csv line 4" in page
+    assert f"default/rack-0003 SN00003, {expected_mac(3, 9)}, {expected_mac(3)}, {expected_mac(3, 1)} ConfigMap" in page
+    assert "rack.csv line 5 2026-11-30 08:00:00 UTC" in page
+    assert "default/rack-0000" not in page
+    assert "default/rack-0101" in page
+    assert "default/rack-0102" not in page
+    assert "and 1 more" in page
+    assert "<script>alert" not in await browser.html("/")
+    for number in range(1, 103):
+        site.hardware(f"rack-{number:04}", number + 1)
+    site.at += 10
+    page = await browser.words("/")
+    assert "Expected and not here yet: 0 of 102" in page
+    assert "Identified by" not in page
+
+
+async def test_live_rack_gets_the_expected_machines_when_they_change(site):
+    source = RackSource(site.pages, Query())
+    assert "expected" not in (await source.news(TimeSlice())).get("parts", {})
+    site.expected.apply(ExpectedSite(2).config_map())
+    site.at += 10
+    assert "2 of 2" in (await source.news(TimeSlice()))["parts"]["expected"]
+    site.at += 10
+    assert "expected" not in (await source.news(TimeSlice())).get("parts", {})
+    site.hardware("rack-0000", 1)
+    site.at += 10
+    assert "1 of 2" in (await source.news(TimeSlice()))["parts"]["expected"]
 
 
 def fields(html: str) -> dict[str, str]:

@@ -90,6 +90,7 @@ async def test_events_from_the_api_are_not_published(make_site):
     one.journey.record(MAC, Step.WORKFLOW, Outcome.INFO, "workflow: Running", state="Running")
     one.journey.record(MAC, Step.ACTION, Outcome.INFO, "action started", state="Running", action="disk")
     one.journey.record(MAC, Step.POWER, Outcome.INFO, "switching the machine off", reason="PoweringOff")
+    one.journey.record(MAC, Step.DISCOVERY, Outcome.OK, "has introduced itself", discovery="introduced")
     one.journey.record(MAC, Step.LOG, Outcome.INFO, "a line")
     await tell(one)
     assert received(two) == [("a line", "127.0.7.1")]

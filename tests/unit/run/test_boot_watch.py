@@ -8,9 +8,18 @@ from typing import Any, cast
 
 import pytest
 
+from edge.journey.discovery import DiscoveryJourney
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import BootProblem, BootProblemWriter, Inventory, Machine, PendingWorkflows, StateWriter
+from edge.machines import (
+    BootProblem,
+    BootProblemWriter,
+    Inventory,
+    Machine,
+    MachineState,
+    PendingWorkflows,
+    StateWriter,
+)
 from edge.neighbour.host import NetworkState
 from edge.run.boot_watch import BootWatch, rest_after
 from edge.run.networks.follow import HostNetworks
@@ -44,11 +53,13 @@ class Site:
         ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
         self.states: list[str] = []
         """The states of the machine that the writer of states got."""
+        self.of: list[str] = []
+        """The name of the Hardware of each state."""
         self.boots: list[tuple[float, str, str]] = []
         """The boots that the writer of states got: time, client and MAC."""
         states = cast(
             StateWriter,
-            SimpleNamespace(seen=lambda _, state: self.states.append(state.value), booted=self._booted),
+            SimpleNamespace(seen=self._seen, booted=self._booted),
         )
         self.watch = BootWatch(
             self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away, states
@@ -59,6 +70,10 @@ class Site:
 
     def _found_of_another(self, hardware: object, mac: str, problem: BootProblem | None) -> None:
         self.shown[str(hardware)] = (mac, problem.reason if problem is not None else "")
+
+    def _seen(self, machine: Machine, state: MachineState) -> None:
+        self.states.append(state.value)
+        self.of.append(machine.name)
 
     def _booted(self, machine: Machine, at: float, client: BootClient) -> None:
         if (at, client.value, machine.mac) not in self.boots:  # as the writer does
@@ -135,6 +150,56 @@ def test_machine_whose_hardware_is_deleted_has_no_problem_and_its_mac_can_be_reu
     for _ in range(30):
         site.sweep()
     assert site.watch.shown(MAC)["finding"] is None, "what was before is not the new Hardware's"
+
+
+@pytest.mark.parametrize("goes_first", [False, True], ids=["new-name-first", "old-name-first"])
+def test_journey_goes_on_under_the_name_that_a_discovered_machine_gets(goes_first: bool) -> None:
+    site = Site()
+    site.inventory.remove(hardware())
+    discoveries = DiscoveryJourney(site.journey, is_live=lambda: True, on_approved=site.watch.approved)
+    site.watch.is_moving = discoveries.is_moving
+    label = {"labels": {"tinkerbell.org/auto-discovered": "true"}}
+    known: dict[str, Raw] = {}
+
+    def put(obj: Raw) -> None:
+        site.inventory.apply(obj)
+        discoveries.on_change(obj, known.get(obj["metadata"]["name"]))
+        known[obj["metadata"]["name"]] = obj
+
+    def gone(obj: Raw) -> None:
+        site.inventory.remove(obj)
+        site.watch.hardware_gone(obj)
+        discoveries.on_delete(obj)
+
+    first = hardware("discovery-x") | {"status": {}}
+    first["metadata"] |= label
+    put(first)
+    site.journey.record(MAC, Step.AGENT, Outcome.OK, "agent connected")
+    site.sweep()
+    put(first | {"status": {"inventory": {"inBand": {"product": {"vendor": "Dell"}}}}})
+    for _ in range(10):
+        site.sweep()
+    assert site.shown["d/discovery-x"] == (MAC, "NotApproved")
+    approving = {"annotations": {"tinkerbell.org/approved-as": "d/m7"}, "deletionTimestamp": objects.CREATED}
+    leaving = first | {"metadata": first["metadata"] | approving}
+    final = objects.hardware("m7", MAC, "10.0.0.5", namespace="d")
+    final["metadata"]["annotations"] = {"tinkerbell.org/discovered-as": "discovery-x"}
+    put(leaving)
+    for step in [gone, put] if goes_first else [put, gone]:
+        step(leaving if step is gone else final)
+        site.sweep()
+    for _ in range(10):
+        site.sweep()
+    assert site.watch.shown(MAC)["finding"]["reason"] == "NoWorkflow"
+    assert site.shown["d/m7"] == (MAC, "NoWorkflow")
+    assert site.states[-1] == "Waiting"
+    assert site.of[-1] == "m7", "the new Hardware has the state of the machine"
+    texts = [event.message.split(":")[0] for event in site.journey.events(MAC) if event.step is not Step.WORKFLOW]
+    assert [each for each in texts if not each.startswith("has introduced itself and")] == [
+        "agent connected",
+        "has introduced itself",
+        "approved by a list of expected machines",
+    ]
 
 
 def test_failure_is_shown_with_its_parts_and_since_when() -> None:

@@ -182,6 +182,7 @@ async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch):
         rack.play(cut(Milestone.LEASED), T0)
         rack.site.journey.record(rack.mac, Step.TFTP, Outcome.WARNING, f"no TFTP {EVIL}", rule="NoTFTPRequest")
         rack.site.journey.record(rack.mac, Step.POWER, Outcome.WARNING, "the BMC is busy", reason="BmcBusy")
+        rack.site.journey.record(rack.mac, Step.DISCOVERY, Outcome.WARNING, "not as expected: x", reason="WrongPort")
         rack.play(INSTALLATION[2:-4], T0)
         rack.site.journey.record(rack.mac, Step.WORKFLOW, Outcome.FAILED, f"failed: {EVIL}", state="Failed")
         rack.site.at += 1

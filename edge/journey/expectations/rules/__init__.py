@@ -41,6 +41,8 @@ RULES: Final[tuple[Rule, ...]] = (
     osie.silent_kernel,
     osie.no_agent,
     osie.wrong_clock,
+    work.not_introduced,
+    work.not_approved,
     work.no_workflow,
     work.not_begun,
     work.pull_stalls,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.journey.events import PROGRESS, JourneyEvent, Milestone, Outcome, Step
+from edge.journey.events import PROGRESS, REPORTED_BY_API, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import overdue, seconds, size
@@ -157,8 +157,8 @@ def sending_stalls(story: Story, facts: Facts) -> Diagnosis | None:
 def _last(boot: MachineBoot, outcome: Outcome) -> JourneyEvent | None:
     """Return the last event of this outcome if no step has succeeded or begun since; other reports don't count."""
     for event, reached in zip(reversed(boot.events), reversed(boot.marks), strict=True):
-        if event.step is Step.POWER:
-            continue  # it has rules of its own
+        if event.step in REPORTED_BY_API:
+            continue  # these steps have rules of their own
         if event.outcome is outcome:
             return event
         if event.outcome is Outcome.OK or reached is not None or event.outcome in (Outcome.REFUSED, Outcome.FAILED):

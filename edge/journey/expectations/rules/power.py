@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edge.journey.events import SWITCHING_REASONS, JourneyEvent, Outcome, Step
+from edge.journey.events import REPORTED_BY_API, SWITCHING_REASONS, JourneyEvent, Outcome, Step
 from edge.journey.expectations.facts import Diagnosis, Facts
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.story import Story
@@ -53,5 +53,5 @@ def _reports(story: Story) -> Iterator[JourneyEvent]:
         is_finding = event.outcome is Outcome.WARNING or RULE in event.detail
         if event.step is Step.POWER and "reason" in event.detail:
             yield event
-        elif not (is_late or is_finding or event.step in (Step.WORKFLOW, Step.POWER)):
+        elif not (is_late or is_finding or event.step is Step.WORKFLOW or event.step in REPORTED_BY_API):
             return

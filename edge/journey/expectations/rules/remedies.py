@@ -66,6 +66,10 @@ _FILE: Final = (
         "fetch that URL from this host with curl: does the upstream answer, and is a proxy needed (HTTPS_PROXY)?",
         causes=("the upstream is down or overloaded", "a firewall or a proxy is between it and this host"),
     ),
+    _known(
+        r"which Hardware discovery-\S+ names, does not exist",
+        "create that OSIE, or correct osie= of the rule of --discover and spec.osie.name of the Hardware",
+    ),
     _known(r"does not exist", "create that OSIE, or correct spec.osie.name of the Hardware"),
 )
 _MACHINE_STOPPED: Final = _known(
@@ -147,6 +151,7 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
         "its screen has iPXE's error, and https://ipxe.org/ERROR explains it: is the kernel one for its firmware?",
     ),
     Step.AGENT: ("look at the agent's log on its console, and at --agent-auth",),
+    Step.DISCOVERY: ("'tinkedge discover list' shows the machines that wait, and the difference of each",),
     Step.WORKFLOW: ("'kubectl describe workflow' shows the whole reason; correct that, and create another Workflow",),
     Step.ACTION: ("look at the action's output; correct the Template, and create another Workflow",),
     Step.METADATA: ("correct spec.instance of the Hardware; the machine reads it at its next boot",),

@@ -13,6 +13,10 @@ from edge.journey.expectations.story import Story
 SILENCE = " has sent nothing for "
 """The part of an agent's line that names a registry."""
 _SILENT_REGISTRY = re.compile(rf"image \S+: \S+{SILENCE}\d+ s$")
+INVENTORY_SECONDS = 75.0
+"""Maximum time from the connection of an agent to its inventory: `ReportSchedule.collect_timeout` and one call."""
+MAX_DIFFERENCE = 200
+"""Maximum number of characters of a difference in a diagnosis, so that the remedy has room."""
 SILENT_SECONDS = 60.0
 """Seconds without output after which a running action is mentioned; that may be intended."""
 
@@ -22,6 +26,8 @@ def no_workflow(story: Story, facts: Facts) -> Diagnosis | None:
     boot = story.boot
     if boot.at is not Milestone.AGENT_CONNECTED or facts.workflow or facts.registered is None:
         return None
+    if facts.registered.is_discovered:
+        return None  # it waits for its inventory or its approval first
     if not overdue(boot, facts):
         return None
     waits = "its agent is connected and waits"
@@ -39,6 +45,44 @@ def no_workflow(story: Story, facts: Facts) -> Diagnosis | None:
         checks = (f"{other}: is it meant for this machine?",)
     fact = f"{waits}: {facts.no_workflow}"
     return Diagnosis("NoWorkflow", Step.WORKFLOW, fact, checks=checks, outcome=Outcome.INFO)
+
+
+def not_introduced(story: Story, facts: Facts) -> Diagnosis | None:
+    """The agent of a discovered machine is connected, and reports no inventory."""
+    boot, registered = story.boot, facts.registered
+    if boot.at is not Milestone.AGENT_CONNECTED or registered is None or registered.is_introduced:
+        return None
+    if facts.now - boot.since < INVENTORY_SECONDS:
+        return None
+    waited = seconds(boot.since, facts.now)
+    fact = f"its agent has been connected for {waited}, but has reported no inventory, so no list can approve it"
+    if facts.api_away:
+        return Diagnosis("APIAway", Step.AGENT, fact, (facts.api_away,), API_CHECKS)
+    causes = ("its agent is too old to report one", "a tool that the agent asks for facts hangs")
+    checks = (
+        "boot an OSIE with a new agent ('tinkedge prepare' builds one)",
+        f"or approve it by hand: {_approval_of(registered.hardware)}",
+    )
+    return Diagnosis("NotIntroduced", Step.AGENT, fact, causes, checks)
+
+
+def not_approved(story: Story, facts: Facts) -> Diagnosis | None:
+    """A discovered machine has introduced itself and waits for its approval, or for its inventory."""
+    boot, registered = story.boot, facts.registered
+    if boot.at is not Milestone.AGENT_CONNECTED or facts.workflow or registered is None or not overdue(boot, facts):
+        return None
+    if not registered.is_discovered or not registered.is_introduced:
+        return None
+    causes = (registered.difference[:MAX_DIFFERENCE],) if registered.difference else ()
+    checks = (f"approve it: {_approval_of(registered.hardware)}",)
+    fact = "has introduced itself and waits for its approval"
+    return Diagnosis("NotApproved", Step.DISCOVERY, fact, causes, checks, outcome=Outcome.INFO)
+
+
+def _approval_of(hardware: str) -> str:
+    """Return the command that approves a discovered Hardware (NAMESPACE/NAME)."""
+    namespace, _, name = hardware.rpartition("/")
+    return f"'tinkedge discover approve {name} NEW-NAME{f' -n {namespace}' if namespace != 'default' else ''}'"
 
 
 def _last_failure(story: Story) -> JourneyEvent | None:

@@ -86,3 +86,13 @@ def test_refusal_or_failure_has_a_remedy(step: Step, outcome: Outcome, message: 
 def test_message_that_has_its_own_remedy_gets_no_second_one() -> None:
     own = "accepted the offer of another DHCP server, 10.0.0.2, so it may not boot from this edge. Stop that server"
     assert checks(Step.DHCP, FAILED, own) == ""
+
+
+def test_missing_osie_of_a_discovered_machine_names_the_rule() -> None:
+    def of(hardware: str) -> str:
+        return checks(
+            Step.SCRIPT, FAILED, f"no boot: OSIE default/nowhere, which Hardware {hardware} names, does not exist"
+        )
+
+    assert "osie= of the rule of --discover" in of("discovery-52-54-00-12-34-56")
+    assert of("m1") == "create that OSIE, or correct spec.osie.name of the Hardware"

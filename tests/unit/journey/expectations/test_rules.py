@@ -15,11 +15,11 @@ from edge.journey.events import MAX_MESSAGE, Milestone, Note, Outcome, Step, Val
 from edge.journey.expectations import Expectations, Facts, KnownNetworks, StepLimits, diagnose, read
 from edge.journey.expectations.limits import KEPT, LIMITS
 from edge.journey.recorder import Journey
-from tests.interop.faults import boots, page, power, work
+from tests.interop.faults import boots, discovery, page, power, work
 from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
 
 BOOTS = yaml.safe_load(Path(__file__).with_name("boots.yaml").read_text())
-NO_WARNINGS = {"WrongClock", "DhcpRefused", "NoWorkflow", "ActionSilent"}
+NO_WARNINGS = {"WrongClock", "DhcpRefused", "NoWorkflow", "NotApproved", "ActionSilent"}
 
 
 def facts_of(given: dict[str, Any]) -> Facts:
@@ -72,6 +72,14 @@ def test_u_boot_that_stops_is_named_with_its_own_port():
     assert play.warnings == ["NoKernelRequest"]
     assert "U-Boot has stopped" in play.found.message
     assert "udp/69" in play.found.message
+
+
+def test_steps_of_discovery_hide_no_failure_and_are_none():
+    play = Play().to_ipxe().script()
+    play.record(Step.KERNEL, Outcome.FAILED, "OSIE default/o: kernelUrl http://mirror/k: 404 Not Found")
+    play.record(Step.DISCOVERY, Outcome.OK, "approved: it is Hardware default/m1 now", discovery="approved")
+    play.record(Step.DISCOVERY, Outcome.WARNING, "not as expected: a disk is missing", reason="DiskMissing")
+    assert play.wait(30).warnings == ["KernelFailed"]
 
 
 def test_port_with_requests_is_not_reported_as_blocked():
@@ -299,7 +307,7 @@ def test_agent_of_a_separate_server_counts_as_connected():
 
 
 def test_documentation_has_the_message_of_each_fault_and_no_other():
-    faults, reported = [*boots.FAULTS, *work.FAULTS, *power.FAULTS], page.reported()
+    faults, reported = [*boots.FAULTS, *work.FAULTS, *power.FAULTS, *discovery.FAULTS], page.reported()
     assert list(reported) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
     for fault in faults:
         reason, _, sentence = reported[fault.name].partition(": ")
