@@ -29,7 +29,7 @@ from tests.interop.conftest import enter_namespace
 from tests.interop.installed.transcript import Transcript
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip, manifest
 from tests.support.bmc import PASSWORD, USER, FakeBmc, certificate, serve
-from tests.unit.discovery.test_documented import PAGE, RACK, ROOT, section, write_section
+from tests.unit.discovery.test_documented import PRODUCT, RACK, WATCH, lines_of, section, write_section
 from tests.waiting import wait_until
 from tink.api.v1alpha2 import Raw
 from tink.discovery.expected import read_list
@@ -38,8 +38,6 @@ pytestmark = pytest.mark.long
 T = TypeVar("T")
 
 RECORDED = "The rack, recorded"
-WATCH = "tinkedge watch <MAC>"
-PRODUCT = "kubectl get hw NAME -o jsonpath='{.status.inventory.inBand.product}'"
 STRANGER = "52:54:00:12:34:56"
 BMC = "192.168.2.20"
 _MACHINES, _ROUTER = "machines", "172.31.77.2"
@@ -237,37 +235,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-_TO_TYPE = re.compile(r"^ {4,7}((?:tinkedge|kubectl|ssh) .*)$", re.MULTILINE)
-
-
-def lines_of(title: str) -> list[str]:
-    """Return the lines to type in a section: those of its indented blocks."""
-    return _TO_TYPE.findall(section(title))
-
 
 def comparable(text: str) -> str:
     """Return a transcript without its times and the widths of its columns."""
     text = re.sub(r"\b(\d+(\.\d+)? ?(ms|s|min|m|h))+\b( ago)?|\bnow\b", "TIME", text)
     return re.sub(r" +", " ", text)
-
-
-def test_each_command_of_the_page_is_run() -> None:
-    """A new section with commands, or a new command within a sentence, needs a test."""
-    page = re.sub(r"```.*?```", "", PAGE.read_text(), flags=re.DOTALL)
-    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
-    assert {each for each in headings if lines_of(each)} == {
-        "One machine", "A rack of 40 machines", "Is it the right machine?", "Adoption"
-    }  # fmt: skip
-    within = set(re.findall(r"`((?:kubectl|tinkedge|make|LAB=)[ \"][^`]+)`", page))
-    lab = {text for text in within if "LAB=" in text}
-    boots = (ROOT / "tests" / "boot" / "test_lab.py").read_text()
-    for text in lab:
-        words = text.partition('"')[2].strip('"').split()
-        assert f"lab({', '.join(json.dumps(word) for word in words)}, " in boots, text
-    assert within - lab == {
-        "tinkedge up", "tinkedge watch", WATCH, PRODUCT,
-        *(f"tinkedge discover {name}" for name in ("approve", "import", "list")),
-    }  # fmt: skip
 
 
 # --- machines without a list, and machines in use ---------------------------------------------------------------------

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from tink.discovery.model import VerdictReason
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "discovery.md"
 TEXT = PAGE.read_text()
+WATCH = "tinkedge watch <MAC>"
+PRODUCT = "kubectl get hw NAME -o jsonpath='{.status.inventory.inBand.product}'"
 RACK = ROOT / "deploy" / "examples" / "discovery" / "rack7.csv"
 
 
@@ -39,6 +42,14 @@ def write_section(title: str, text: str) -> None:
     before, heading, rest = PAGE.read_text().partition(f"\n## {title}\n")
     assert heading, title
     PAGE.write_text(f"{before}{heading}\n{text.strip()}\n\n## {rest.partition(chr(10) + '## ')[2]}")
+
+
+_TO_TYPE = re.compile(r"^ {4,7}((?:tinkedge|kubectl|ssh) .*)$", re.MULTILINE)
+
+
+def lines_of(title: str) -> list[str]:
+    """Return the lines to type in a section: those of its indented blocks."""
+    return _TO_TYPE.findall(section(title))
 
 
 def rows(title: str) -> dict[str, list[str]]:
@@ -68,6 +79,28 @@ def test_rules_of_the_documentation_are_rules() -> None:
         read_rule(each)
     for key in ("range", "osie", "gateway", "mac", "relay", "only=listed", "name"):
         assert key in rows("Rules"), key
+
+
+def test_each_command_of_the_page_is_run() -> None:
+    """tests/interop/test_discovery_documented.py types the lines of these sections in order, and the other commands.
+
+    The others are in tests/boot/test_lab.py and tests/interop/test_fleet.py. A further section or command needs a test.
+    """
+    page = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert {each for each in headings if lines_of(each)} == {
+        "One machine", "A rack of 40 machines", "Is it the right machine?", "Adoption"
+    }  # fmt: skip
+    within = set(re.findall(r"`((?:kubectl|tinkedge|make|LAB=)[ \"][^`]+)`", page))
+    lab = {text for text in within if "LAB=" in text}
+    boots = (ROOT / "tests" / "boot" / "test_lab.py").read_text()
+    for text in lab:
+        words = text.partition('"')[2].strip('"').split()
+        assert f"lab({', '.join(json.dumps(word) for word in words)}, " in boots, text
+    assert within - lab - {"tinkedge fleet --unknown --planted N"} == {
+        "tinkedge up", "tinkedge watch", WATCH, PRODUCT,
+        *(f"tinkedge discover {name}" for name in ("approve", "import", "list")),
+    }  # fmt: skip
 
 
 def test_list_of_the_documentation_names_its_machines() -> None:
