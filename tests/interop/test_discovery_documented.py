@@ -302,8 +302,8 @@ def rack(site: Site) -> str:
     (events,) = lines_of("Is it the right machine?")
     began = time.monotonic()
 
-    def type_(text: str, *, check: bool = True) -> None:
-        page.typed(site, text, site.type(text, check=check))  # type: ignore[arg-type] # it has a name
+    def type_(text: str) -> None:
+        page.typed(site, text, site.type(text))  # type: ignore[arg-type] # it has a name
 
     page.happens("In one terminal:")
     page.typed(site, up)  # type: ignore[arg-type]
@@ -344,7 +344,7 @@ def rack(site: Site) -> str:
     wait_until(lambda: "DiskAdded" in site.type(changes), every=0.5)
     type_(changes)
     type_(f"{reasons} | grep -c Matches")
-    states = ("get", "hardware", "-o", "jsonpath={.items[*].status.state}")
+    states = ("get", "hardware", "-o", "jsonpath={.items[*].status.state} {.items[*].status.bootProblem}")
     wait_until(lambda: site.kubectl(*states).split() == 40 * ["Waiting"], lambda: site.kubectl(*states), every=0.5)
     type_("kubectl get hardware")
     page.happens(
