@@ -35,6 +35,7 @@ from tests.unit.kubeapi.apiserver.data import record_documents
 from tests.unit.kubeapi.apiserver.managed_fields import record as managed_fields
 from tests.unit.kubeapi.cel.oracle import record as cel
 from tests.unit.kubeapi.schema.data import record as schema
+from tests.unit.versions import rendering
 
 TESTS = Path(__file__).parent
 APISERVER = TESTS / "unit" / "kubeapi" / "apiserver"
@@ -53,12 +54,16 @@ def by_tests(file: Path) -> Callable[[Path], None]:
 
 @contextlib.contextmanager
 def program(source: Path) -> Iterator[Path]:
-    """Build a Go file with Kubernetes' modules, and yield the program. Raises SystemExit if Go is missing."""
+    """Build a Go file with the modules beside it, or with Kubernetes', and yield the program.
+
+    Raises SystemExit if Go is missing.
+    """
     go = installed("go")
     if go is None:
         raise SystemExit("go is needed to build the oracles")
+    modules = source.parent if (source.parent / "go.mod").exists() else PEER_MODULES
     with tempfile.TemporaryDirectory(prefix="oracle-") as directory:
-        for file in (source, PEER_MODULES / "go.mod", PEER_MODULES / "go.sum"):
+        for file in (source, modules / "go.mod", modules / "go.sum"):
             shutil.copy(file, directory)
         environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
         subprocess.run([go, "build", "-o", "program", source.name], cwd=directory, env=environment, check=True)
@@ -96,6 +101,12 @@ def record_discovery() -> None:
     subprocess.run([sys.executable, "-m", "pytest", "-q", test], env={**os.environ, "TINKEDGE_RECORD": "1"}, check=True)
 
 
+def record_v1alpha1_templates() -> None:
+    """Record what Go and Tinkerbell's types make of v1alpha1 Templates. To add a case, write it into rendering.yaml."""
+    with program(Path(rendering.__file__).with_name("oracle") / "main.go") as oracle:
+        rendering.record(oracle)
+
+
 def _write(file: Path, source: Path, given: str = "") -> None:
     with program(source) as oracle:
         output = subprocess.run([oracle], input=given, capture_output=True, text=True, check=True).stdout
@@ -120,6 +131,7 @@ COMPUTED = {
     "columns": record_columns,
     "discovery": record_discovery,
     "gnostic": record_gnostic,
+    "v1alpha1-templates": record_v1alpha1_templates,
 }
 
 

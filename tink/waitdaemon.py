@@ -9,9 +9,12 @@ Source: waitdaemon v0.1 to v0.4.3, README.md and main.go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 NAME = "waitdaemon"
+_RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _OWN_VARIABLES = frozenset({"IMAGE", "WAIT_SECONDS", "PHASE", "CONTAINER_RUNTIME", "NERDCTL_NAMESPACE", "NERDCTL_HOST"})
 _OF_ENGINES = frozenset(
     {
@@ -41,3 +44,28 @@ def without_its_own(env: Mapping[str, str]) -> dict[str, str]:
 def without_engines(volumes: Iterable[str]) -> list[str]:
     """Return the volumes (`SRC:DST[:OPTIONS]`) that `waitdaemon` passes on to the image."""
     return [volume for volume in volumes if _OF_ENGINES.isdisjoint(volume.split(":")[1:2])]
+
+
+def restarts(action: Mapping[str, Any]) -> bool:
+    """Return True if an action (`name`, `image`) seems to restart the machine, or to start another kernel on it."""
+    image, name = image_name(action["image"]), str(action["name"])
+    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name.lower())) or image == NAME
+
+
+def unwrap(action: dict[str, Any]) -> str:
+    """Replace waitdaemon in an action (`image`, `env`, `volumes`) by the image that it makes an engine start.
+
+    Return that image, or "" if the action is no waitdaemon, which stays as it is.
+    """
+    image = started_by(action["image"], action.get("env", {}))
+    if not image:
+        return ""
+    action["image"] = image
+    env = without_its_own(action["env"])
+    volumes = without_engines(action.get("volumes", ()))
+    for field, left in (("env", env), ("volumes", volumes)):
+        if left:
+            action[field] = left
+        else:
+            action.pop(field, None)
+    return image

@@ -318,7 +318,9 @@ class Stack:
         claim(self._settings.data_dir)
 
     async def _start_api(self) -> None:
-        from tink.kubeapi import ApiServer, ApiServerError  # edges and their restarts do not wait for this import
+        # Edges and their restarts do not wait for these imports.
+        from tink import versions
+        from tink.kubeapi import ApiServer, ApiServerError
 
         api = self._api = ApiServer(
             self._settings.data_dir,
@@ -327,6 +329,7 @@ class Stack:
             names=self._settings.api_names,
             admit_create=protection.protect,
             plugin=self._reviews.in_process(lambda: self._api),
+            converters=dict.fromkeys(versions.DEFINITIONS, versions),
         )
         try:
             await api.start()
@@ -362,7 +365,8 @@ class Stack:
         self.metrics.register(Scraped(applier.metrics))
         if self._api is not None:
             # Those of BMCs may collide with Rufio's, of another release and with other versions.
-            own, bmc = ([with_last_applied(each) for each in some] for some in (generate(), generate_bmc()))
+            definitions = (generate(serve_v1alpha1=True), generate_bmc())
+            own, bmc = ([with_last_applied(each) for each in some] for some in definitions)
             await applier.apply_own(own, bmc)
             if applier.own:
                 self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)

@@ -35,6 +35,7 @@ import aiohttp
 from aiohttp.base_protocol import BaseProtocol
 
 from tests.support.informer import InMemoryInformer
+from tink import versions
 from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import MERGE_PATCH, api_error
@@ -89,11 +90,15 @@ class InProcessApi:
         self,
         *objects: Raw,
         definitions: Iterable[Raw] | None = None,
+        serve_v1alpha1: bool = False,
         plugin: AdmissionPlugin | None = None,
         history: int = 10_000,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`definitions` are the CustomResourceDefinitions; None: those of this program."""
+        """`definitions` are the CustomResourceDefinitions; None: those of this program.
+
+        `serve_v1alpha1`: Hardware, Templates and Workflows are also served as Tinkerbell's v1alpha1.
+        """
         self.calls: list[Call] = []
         self.url, self.cluster = "https://in-process.test", frozenset({"in-process"})
         self.requests: Counter[tuple[str, str, str]] = Counter()
@@ -102,7 +107,7 @@ class InProcessApi:
         self._faults: list[_Fault] = []
         self._gates: dict[tuple[str, ResourceType | None], Gate] = {}
         self._informers: list[InMemoryInformer] = []
-        base = _installed() if definitions is None else _install(definitions)
+        base = _installed(serve_v1alpha1) if definitions is None else _install(definitions)
         self._api = LocalApi(snapshot=base, plugin=plugin, history=history, now=now, on_commit=self._committed)
         _at_once(self._api.start())
         for obj in objects:
@@ -235,6 +240,14 @@ class InProcessApi:
         call = Call("apply", resource, name, namespace or "", body=obj)
         return await self._do(call, query, content="application/apply-patch+yaml")
 
+    async def send(
+        self, method: str, resource: ResourceType, name: str, body: Raw, *, subresource: str = "", **query: str
+    ) -> Raw:
+        """Send a request that `KubeClient` does not have: PUT, or a server-side apply (PATCH) of a subresource."""
+        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        path = resource.path("default", name, subresource or None)
+        return await self._api.request(method, path, query, body=body, content_type=content)
+
     async def delete(
         self,
         resource: ResourceType,
@@ -317,15 +330,15 @@ class InProcessApi:
 
 
 @cache
-def _installed() -> LocalSnapshot:
-    return _install([*generate(), *generate_bmc()])
+def _installed(serve_v1alpha1: bool) -> LocalSnapshot:
+    return _install([*generate(serve_v1alpha1=serve_v1alpha1), *generate_bmc()])
 
 
 def _install(definitions: Iterable[Raw]) -> LocalSnapshot:
     """Return a store with these definitions. Uses an event loop of its own, since the API offloads large requests."""
 
     async def make() -> LocalSnapshot:
-        api = LocalApi()
+        api = LocalApi(converters=dict.fromkeys(versions.DEFINITIONS, versions))
         await api.start()
         for definition in definitions:
             await api.request("POST", CRD.path(), body=definition)

@@ -140,6 +140,10 @@ ANNOTATIONS = frozenset(
 )
 """All of our annotations."""
 
+OWNER_NAME_LABEL = "v1alpha1.tinkerbell.org/ownerName"
+OWNER_NAMESPACE_LABEL = "v1alpha1.tinkerbell.org/ownerNamespace"
+"""The labels with which Cluster API's provider for Tinkerbell takes a Hardware for its TinkerbellMachine."""
+
 AUTO_DISCOVERED_LABEL = "tinkerbell.org/auto-discovered"
 """The label of a discovered Hardware, with the value `true`, until it is approved. The name is Tinkerbell's."""
 

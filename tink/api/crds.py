@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions, generated from the pydantic models in `tink.api.v1alpha2` and `tink.api.bmc`.
+"""The CustomResourceDefinitions, generated from the pydantic models in `tink.api.v1alpha2`, `v1alpha1` and `bmc`.
 
 `tinkedge crds` and `tinkedge crds --bmc` print them, `deploy/crds/` and `deploy/crds/bmc/` hold them for
 `kubectl apply -f`, and `tinkedge up` applies them to the embedded API when it starts. The printer columns are what an
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import yaml
@@ -64,7 +64,8 @@ class Version:
     """The version of a definition.
 
     `selectable`: the paths that `kubectl get --field-selector` accepts (Kubernetes 1.31 and later; older ones ignore
-    them). `status`: the status is a subresource. `group` and `labels` are those of the definition.
+    them). `status`: the status is a subresource. `storage`: objects are stored in this version. `group` is that of the
+    definition. Without columns, Kubernetes shows the age.
     """
 
     model: type[BaseModel]
@@ -75,12 +76,18 @@ class Version:
     """The status of an object until a component writes one: `kubectl get` shows it."""
     group: str = GROUP
     name: str = VERSION
-    labels: Mapping[str, str] = field(default_factory=dict)
+    storage: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The kind of the objects."""
+        return str(self.model.model_fields["kind"].default)
 
     def entry(self) -> Raw:
         """Return the version as it is written in a CustomResourceDefinition."""
-        entry: Raw = {"name": self.name, "served": True, "storage": True}
-        entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
+        entry: Raw = {"name": self.name, "served": True, "storage": self.storage}
+        if self.columns:
+            entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
         schema = _object_schema(self.model)
         if self.first_status is not None:
             schema["properties"]["status"]["default"] = deepcopy(self.first_status)
@@ -159,17 +166,51 @@ _WORKFLOW = Version(
 )
 
 
-def generate() -> list[Raw]:
+def generate(*, serve_v1alpha1: bool = False) -> list[Raw]:
     """Return the CustomResourceDefinitions (apiextensions.k8s.io/v1) of Hardware, OSIE, Template and Workflow.
 
-    Equal models give the same result, byte for byte. The caller may change it.
+    With `serve_v1alpha1`, Hardware, Template and Workflow are also served as Tinkerbell's v1alpha1, and stored as
+    v1alpha2. The caller has to add `spec.conversion`, because the strategy None would lose all fields. WorkflowRuleSet,
+    which has no v1alpha2, is added. Equal models give the same result, byte for byte. The caller may change it.
     """
-    return [
-        _definition("hardware", ["hw"], _HARDWARE),
+    older = _older_versions() if serve_v1alpha1 else {}
+    definitions = [
+        _definition("hardware", ["hw"], _HARDWARE, *older.get("Hardware", ()), labels=_MOVED if serve_v1alpha1 else {}),
         _definition("osies", [], _OSIE),
-        _definition("templates", ["tpl"], _TEMPLATE),
-        _definition("workflows", ["wf"], _WORKFLOW),
+        _definition("templates", ["tpl"], _TEMPLATE, *older.get("Template", ())),
+        _definition("workflows", ["wf"], _WORKFLOW, *older.get("Workflow", ())),
     ]
+    if serve_v1alpha1:
+        definitions.append(_definition("workflowrulesets", ["wrs"], *older["WorkflowRuleSet"]))
+    return definitions
+
+
+def _older_versions() -> dict[str, tuple[Version]]:
+    """Return the versions v1alpha1 by kind, with upstream's columns (tinkerbell/tinkerbell, crd/bases/v1alpha1)."""
+    from tink.api import v1alpha1  # only an API that serves v1alpha1 needs it
+
+    served = partial(Version, status=True, name=v1alpha1.VERSION, storage=False)
+    state = Column("State", ".status.state", "State of the object.")
+    workflow = (
+        Column("Template", ".spec.templateRef", "Name of the Template."),
+        state,
+        Column("Task", ".status.currentState.taskName", "Name of the present task.", priority=1),
+        Column("Action", ".status.currentState.actionName", "Name of the present action."),
+        Column("Agent", ".status.currentState.agentID", "Identifier of the agent."),
+        Column("Hardware", ".spec.hardwareRef", "Name of the Hardware."),
+        Column("Template-Rendering", ".status.templateRendering", "Result of the rendering.", priority=1),
+    )
+    versions = (
+        served(v1alpha1.OldHardware, (state,)),
+        served(v1alpha1.OldTemplate, (state,)),
+        served(v1alpha1.OldWorkflow, workflow),
+        served(v1alpha1.WorkflowRuleSet, (), storage=True),
+    )
+    return {version.kind: (version,) for version in versions}
+
+
+_MOVED: Mapping[str, str] = {"clusterctl.cluster.x-k8s.io": "", "clusterctl.cluster.x-k8s.io/move": ""}
+"""Labels of a definition whose objects `clusterctl move` takes with it."""
 
 
 def generate_bmc() -> list[Raw]:
@@ -190,8 +231,6 @@ def generate_bmc() -> list[Raw]:
             Column("Message", f"{_CONTACTABLE}.message", "Why the BMC is not contactable.", priority=1),
             AGE,
         ),
-        # `clusterctl move` takes Machines with it.
-        labels={"clusterctl.cluster.x-k8s.io": "", "clusterctl.cluster.x-k8s.io/move": ""},
     )
     job = served(
         bmc.Job,
@@ -215,7 +254,11 @@ def generate_bmc() -> list[Raw]:
             AGE,
         ),
     )
-    return [_definition("machines", [], machine), _definition("jobs", ["j"], job), _definition("tasks", ["t"], task)]
+    return [
+        _definition("machines", [], machine, labels=_MOVED),
+        _definition("jobs", ["j"], job),
+        _definition("tasks", ["t"], task),
+    ]
 
 
 _CONTACTABLE = '.status.conditions[?(@.type=="Contactable")]'
@@ -238,21 +281,24 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _definition(plural: str, short_names: Sequence[str], version: Version) -> Raw:
-    """Return the CustomResourceDefinition of a namespaced kind, which is named like its model. Raises SchemaError."""
-    kind = version.model.__name__
+def _definition(
+    plural: str, short_names: Sequence[str], *versions: Version, labels: Mapping[str, str] | None = None
+) -> Raw:
+    """Return the CustomResourceDefinition of a namespaced kind with these versions. Raises SchemaError."""
+    kind, group = versions[0].kind, versions[0].group
     names: Raw = {"categories": [CATEGORY], "kind": kind, "listKind": f"{kind}List"}
     names |= {"plural": plural, "singular": kind.lower()}
     if short_names:
         names["shortNames"] = list(short_names)
-    metadata: Raw = {"name": f"{plural}.{version.group}"}
-    if version.labels:
-        metadata["labels"] = dict(version.labels)
+    metadata: Raw = {"name": f"{plural}.{group}"}
+    if labels:
+        metadata["labels"] = dict(labels)
+    entries = [version.entry() for version in versions]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": metadata,
-        "spec": {"group": version.group, "names": names, "scope": "Namespaced", "versions": [version.entry()]},
+        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": entries},
     }
 
 

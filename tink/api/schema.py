@@ -52,6 +52,9 @@ RULES = "x-kubernetes-validations"
 """Kubernetes' key for CEL rules."""
 _LIST_TYPE = "x-kubernetes-list-type"
 
+_UNTYPED = ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string")
+"""Keys of a node that has no type."""
+
 UNCHECKED = "x-unchecked"
 """The `json_schema_extra` key of a field that only this program writes: types only, no rules and no maxima below it. A
 rule there would not help an operator; it could only prevent a status from being stored.
@@ -124,7 +127,7 @@ def _convert(node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen:
             out["additionalProperties"] = _convert(extra, defs, (*path, "*"), seen)
         else:
             out["x-kubernetes-preserve-unknown-fields"] = True
-    if "type" not in out and "x-kubernetes-preserve-unknown-fields" not in out:
+    if "type" not in out and out.keys().isdisjoint(_UNTYPED):
         raise SchemaError(f"{'.'.join(path)}: has no single type, so no structural schema; give it one type")
     return out
 

@@ -15,15 +15,30 @@ from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError, objects_and_errors
 from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
-from tink.kube.resources import CRD, HARDWARE, JOB, MACHINE, OSIE, TASK, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import (
+    CRD,
+    HARDWARE,
+    JOB,
+    MACHINE,
+    OLD_HARDWARE,
+    OLD_TEMPLATE,
+    OLD_WORKFLOW,
+    OSIE,
+    TASK,
+    TEMPLATE,
+    WORKFLOW,
+    WORKFLOW_RULE_SET,
+    ResourceType,
+)
 
 log = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE = "default"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-_KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, MACHINE, JOB, TASK)}
-_OLD = "tinkerbell.org/v1alpha1"
+_OLDER = (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, WORKFLOW_RULE_SET)
+_TYPES = (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, MACHINE, JOB, TASK, *_OLDER)
+_KNOWN = {(each.api_version, each.kind): each for each in _TYPES}
 _SUFFIXES = (".yaml", ".yml", ".json")
 MAX_PROBLEMS = 100
 """Maximum number of reported problems of one file."""
@@ -89,9 +104,7 @@ async def apply(client: KubeClient, manifests: list[tuple[Path, Raw]]) -> None:
     for file, obj in manifests:
         resource = resource_type(obj)
         if resource is None:
-            old = obj["apiVersion"] == _OLD
-            advice = f": convert it with `tinkedge convert -f {file} --out {file}`" if old else ""
-            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is not a resource of this program{advice}")
+            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is not a resource of this program")
         await apply_object(client, resource, obj, str(file))
 
 
@@ -113,7 +126,11 @@ async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, sou
             except ConflictError:  # another client was faster
                 await client.patch(resource, name, namespace, obj)
     except ApiError as error:
-        raise ManifestError(f"{source}: {obj['kind']} {name}: {error}") from error
+        message = f"{source}: {obj['kind']} {name}: {error}"
+        if error.status == 404 and resource in _OLDER:
+            advice = f"convert it with `tinkedge convert -f {source} --out {source}`"
+            message = f"{message}: if this API does not serve {resource.api_version}, {advice}"
+        raise ManifestError(message) from error
 
 
 def with_last_applied(obj: Raw) -> Raw:

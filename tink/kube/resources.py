@@ -50,6 +50,16 @@ HARDWARE = ResourceType(GROUP, VERSION, "hardware", "Hardware")
 OSIE = ResourceType(GROUP, VERSION, "osies", "OSIE")
 TEMPLATE = ResourceType(GROUP, VERSION, "templates", "Template")
 WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
+OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, WORKFLOW_RULE_SET = (
+    ResourceType(GROUP, "v1alpha1", plural, kind)
+    for plural, kind in (
+        ("hardware", "Hardware"),
+        ("templates", "Template"),
+        ("workflows", "Workflow"),
+        ("workflowrulesets", "WorkflowRuleSet"),
+    )
+)
+"""The same objects in Tinkerbell's v1alpha1, where an API serves it, and a kind that v1alpha2 does not have."""
 HOST_V1ALPHA1 = ResourceType(metal3.GROUP, "v1alpha1", "baremetalhosts", "BareMetalHost")
 HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMetalHost")
 HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")

@@ -4,13 +4,23 @@ The path of a text: `lexer` makes tokens, `parser` makes trees of `nodes`, `comp
 and runs them.
 Templates can call the functions in `functions` and `sprig`, which `signatures` declares. `errors` has the exceptions.
 `tink.golang` has the values and their Go representation. `fields` builds
-the data from a Hardware and renders a whole Template: the rest of the program uses it.
+the data from a Hardware and renders a whole Template: the rest of the program uses it. `v1alpha1` renders the texts of
+older Templates.
 
 No Python library renders Go templates correctly, so this package is our own. Tests compare it with real Go
 (tests/interop).
 """
 
 from tink.template.errors import TemplateError, TemplateSyntaxError
-from tink.template.fields import parse_fields, render_actions, render_text
+from tink.template.fields import MAX_RESULT_BYTES, parse_fields, render_actions, render_text
+from tink.template.v1alpha1 import render_v1alpha1
 
-__all__ = ["TemplateError", "TemplateSyntaxError", "parse_fields", "render_actions", "render_text"]
+__all__ = [
+    "MAX_RESULT_BYTES",
+    "TemplateError",
+    "TemplateSyntaxError",
+    "parse_fields",
+    "render_actions",
+    "render_text",
+    "render_v1alpha1",
+]

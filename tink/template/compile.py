@@ -717,10 +717,14 @@ CACHED_CHARACTERS: Final = 1 << 20
 
 
 class ProgramCache:
-    """A cache of compiled templates by their text. It drops the least recently used template first."""
+    """A cache of compiled templates by their text. It drops the least recently used template first.
 
-    def __init__(self, capacity: int = CACHED_CHARACTERS) -> None:
+    `functions` are those that its templates can call.
+    """
+
+    def __init__(self, capacity: int = CACHED_CHARACTERS, functions: Functions = FUNCTIONS) -> None:
         self._capacity = capacity
+        self._functions = functions
         self._size = 0
         self._programs: OrderedDict[str, TemplateProgram] = OrderedDict()
         self._lock = Lock()
@@ -735,7 +739,7 @@ class ProgramCache:
             if program is not None:
                 self._programs.move_to_end(text)
                 return program
-        program = compile_text(text, FUNCTIONS, name)
+        program = compile_text(text, self._functions, name)
         with self._lock:
             if text not in self._programs and len(text) <= self._capacity:
                 self._programs[text] = program
@@ -755,14 +759,17 @@ def check(text: str, name: str = "template") -> None:
         _cache.get(text, name)
 
 
-def render(text: str, dot: Value, name: str = "template", budget: RenderBudget | None = None) -> str:
+def render(
+    text: str, dot: Value, name: str = "template", budget: RenderBudget | None = None, cache: ProgramCache = _cache
+) -> str:
     """Render a text with `dot` as its data, which must be JSON-like.
 
-    Errors call the template `name`. Raises TemplateSyntaxError and TemplateExecutionError.
+    Errors call the template `name`. The functions are those of `cache`. Raises TemplateSyntaxError and
+    TemplateExecutionError.
     """
     if "{{" not in text:
         return text
-    program = _cache.get(text, name)
+    program = cache.get(text, name)
     if not program.changes_maps:
         return program.render(dot, name, budget)
     charged = budget or RenderBudget()

@@ -150,9 +150,9 @@ def build_context(hardware: Raw, params: Mapping[str, str]) -> dict[str, Value]:
 
     Raises TemplateError, naming the field, if the Hardware does not fit its schema.
     """
-    metadata = _plain(_object(hardware.get("metadata"), "metadata"), "metadata", 0)
-    spec = _plain(_object(hardware.get("spec"), "spec"), "spec", 0)
-    status = _plain(_object(hardware.get("status"), "status"), "status", 0)
+    metadata = plain_value(_object(hardware.get("metadata"), "metadata"), "metadata", 0)
+    spec = plain_value(_object(hardware.get("spec"), "spec"), "spec", 0)
+    status = plain_value(_object(hardware.get("status"), "status"), "status", 0)
     as_json = {**spec, "metadata": metadata, "spec": spec, **({"status": status} if status else {})}
     if "storageDevices" in spec:
         as_json["disks"] = spec["storageDevices"]
@@ -163,7 +163,7 @@ def build_context(hardware: Raw, params: Mapping[str, str]) -> dict[str, Value]:
     return {"Hardware": HARDWARE_SPEC(spec, "spec"), "hardware": as_json, "Params": given, "Param": given}
 
 
-def _plain(raw: Any, path: str, depth: int) -> Value:
+def plain_value(raw: Any, path: str, depth: int = 0) -> Value:
     """Return a copy that consists of JSON-like values only. Raises TemplateError for any other value."""
     if depth > _MAX_DEPTH:
         raise TemplateError(f"{path}: nested deeper than {_MAX_DEPTH}", name=path)
@@ -174,9 +174,9 @@ def _plain(raw: Any, path: str, depth: int) -> Value:
             raise TemplateError(f"{path}: the number has more than 64 bits", name=path)
         return raw
     if type(raw) is list:
-        return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(raw)]
+        return [plain_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(raw)]
     if type(raw) is dict:
-        return {expected(str, key, path): _plain(value, f"{path}.{key}", depth + 1) for key, value in raw.items()}
+        return {expected(str, key, path): plain_value(value, f"{path}.{key}", depth + 1) for key, value in raw.items()}
     raise TemplateError(f"{path}: {type(raw).__name__} is no JSON value", name=path)
 
 

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from functools import cmp_to_key
 from typing import Any, Final
@@ -393,3 +394,42 @@ _OWN: Final = table(
 
 FUNCTIONS: Final[Functions] = {**SPRIG, **YAML, **_OWN}
 """Every function that a template can call."""
+
+
+# --- Tinkerbell's v1alpha1 --------------------------------------------------------------------------------------------
+
+
+def _format_partition_v1alpha1(device: str, partition: int) -> str:
+    """Return the path of a partition as Tinkerbell writes it: the last character of the disk's name alone decides."""
+    if device.startswith("/dev/disk/"):
+        return f"{device}-part{partition}"
+    return f"{device}p{partition}" if device.endswith(_DIGITS) else f"{device}{partition}"
+
+
+def _netmask_to_prefix_length_v1alpha1(netmask: str) -> str:
+    """Return the prefix length of a netmask, which Go's net.ParseIP also takes as an IPv4-mapped IPv6 address."""
+    try:
+        address = ipaddress.ip_address(netmask)
+    except ValueError:
+        raise CallError(f"invalid netmask format: {shortened(netmask)}") from None
+    mapped = address if isinstance(address, ipaddress.IPv4Address) else address.ipv4_mapped
+    if mapped is None:
+        raise CallError(f"netmask must be IPv4: {shortened(netmask)}")
+    return netmask_to_prefix_length(str(mapped))
+
+
+V1ALPHA1_FUNCTIONS: Final[Functions] = {
+    **FUNCTIONS,
+    **table(
+        Function("contains", lambda part, text: part in text, (STRING, STRING)),
+        Function("hasPrefix", lambda prefix, text: text.startswith(prefix), (STRING, STRING)),
+        Function("hasSuffix", lambda suffix, text: text.endswith(suffix), (STRING, STRING)),
+        replace(SPRIG["mustSlice"], name="slice"),
+        Function("formatPartition", _format_partition_v1alpha1, (STRING, INT)),
+        Function("netmaskToPrefixLength", _netmask_to_prefix_length_v1alpha1, (STRING,)),
+        Function("netmaskToCIDR", _netmask_to_prefix_length_v1alpha1, (STRING,)),
+    ),
+}
+"""Every function that a Template of v1alpha1 can call: Sprig's, also where Go or v1alpha2 have the name, and
+Tinkerbell's (tink/controller/internal/workflow/template_funcs.go). `netmaskToCIDR` is EKS Anywhere's.
+"""

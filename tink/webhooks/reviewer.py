@@ -1,7 +1,8 @@
 """Decides about one write: an AdmissionRequest in, a verdict out (admission.k8s.io/v1).
 
     Hardware   create, update   rejected if another Hardware has one of its MAC or IP addresses or its agent id, or if
-                                machines of another namespace use one of its IP addresses as gateway and the like; a
+                                machines of another namespace use one of its IP addresses as gateway and the like, or
+                                if the write gives it from one TinkerbellMachine (Cluster API) to another; a
                                 warning for each of the mistakes that can be stored (`tink.api.mistakes`), for an OSIE
                                 or a Secret that is missing, and for what nothing uses
                delete           a warning if Workflows that have not ended refer to it
@@ -34,7 +35,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.api.annotations import AGENT_ID_ANNOTATION, USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
+from tink.api.annotations import (
+    AGENT_ID_ANNOTATION,
+    OWNER_NAME_LABEL,
+    OWNER_NAMESPACE_LABEL,
+    USERDATA_SECRET_ANNOTATION,
+    VENDORDATA_SECRET_ANNOTATION,
+)
 from tink.api.mistakes import (
     ELSEWHERE,
     Reason,
@@ -251,6 +258,7 @@ class Reviewer:
             for each in used
             if each.is_foreign
         ]
+        causes += _changed_owner(request)
         if causes:
             return Verdict(tuple(causes[:MAX_CAUSES]))
         advice = [_own_use(each) for each in used] + self._names(request, wanted)
@@ -485,6 +493,21 @@ def _conflict(conflict: Conflict, *, arriving: bool) -> FieldCause:
         what = f"{kind} {value} is that of {holder}"
     when = ", which is written at this moment" if arriving else " already"
     return FieldCause(conflict.field, f"{what}{when} ({conflict.held_in})", "FieldValueDuplicate")
+
+
+def _changed_owner(request: ReviewRequest) -> list[FieldCause]:
+    """Return the cause if a Hardware changes its TinkerbellMachine.
+
+    Cluster API's provider takes a Hardware by a patch without a resourceVersion. Two machines that choose one Hardware
+    at the same time would both take it (cluster-api-provider-tinkerbell#330).
+    """
+    labels = (as_mapping(_metadata(each).get("labels")) for each in (request.old, request.new))
+    old, new = ((each.get(OWNER_NAMESPACE_LABEL) or "", each.get(OWNER_NAME_LABEL)) for each in labels)
+    if old == new or not old[1] or not new[1]:
+        return []
+    holder = "/".join(map(str, old)).strip("/")
+    message = f"the Hardware belongs to TinkerbellMachine {holder}: choose another one, or remove this label first"
+    return [FieldCause(f"metadata.labels[{OWNER_NAME_LABEL}]", message, "FieldValueForbidden")]
 
 
 def _own_use(used: UsedAddress) -> str:

@@ -128,7 +128,11 @@ async def test_object_that_another_replica_creates_at_that_moment_is_merged_into
         (osie("b").replace("http://h/k", "k"), r"OSIE b: OSIE\.tinkerbell\.org .b. is invalid: spec\.kernelUrl"),
         (
             osie("b").replace("v1alpha2", "v1alpha1"),
-            r"tinkerbell\.org/v1alpha1 OSIE is not a resource of this program: .*tinkedge convert -f",
+            r"tinkerbell\.org/v1alpha1 OSIE is not a resource of this program",
+        ),
+        (
+            osie("b").replace("v1alpha2", "v1alpha1").replace("OSIE", "Hardware"),
+            r"Hardware b: .*: if this API does not serve .*v1alpha1, convert it with .*tinkedge convert -f",
         ),
         (osie("unavailable"), "OSIE unavailable: later"),
     ],

@@ -63,6 +63,24 @@ async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(world,
     assert caplog.text == "", "not even a mistake that was caught"
 
 
+async def test_hardware_of_one_cluster_machine_is_not_taken_by_another(world):
+    """Cluster API's provider patches without a resourceVersion, so two of its machines may choose one Hardware."""
+
+    def owned(name, namespace="clusters"):
+        found = {"v1alpha1.tinkerbell.org/ownerName": name, "v1alpha1.tinkerbell.org/ownerNamespace": namespace}
+        labels = {label: text for label, text in found.items() if text}
+        return hardware("h") | {"metadata": {"name": "h", "namespace": "d", "labels": labels}}
+
+    for old, new in (("", "tm1"), ("tm1", "tm1"), ("tm1", "")):
+        assert (await world.review("UPDATE", owned(new), owned(old))).causes == ()
+    for taken in (owned("tm2"), owned("tm1", "others")):
+        (cause,) = (await world.review("UPDATE", taken, owned("tm1"))).causes
+        assert cause.field == "metadata.labels[v1alpha1.tinkerbell.org/ownerName]"
+        assert cause.message == (
+            "the Hardware belongs to TinkerbellMachine clusters/tm1: choose another one, or remove this label first"
+        )
+
+
 # --- references -------------------------------------------------------------------------------------------------------
 
 

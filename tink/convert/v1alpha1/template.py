@@ -37,7 +37,6 @@ _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|comman
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
 _PID = re.compile(r"(?<=\])\.(?:namespaces\.)?pid\Z")
 _MAX_LINES_SHOWN = 20
-_RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _HUB = (
     "{image} names no registry, so it is Docker Hub's; tink-worker put its own (docker_registry=) before each image: "
     "--image-registry HOST does the same"
@@ -151,9 +150,9 @@ class _Conversion:
                 else "there is no task",
             )
             return {}
-        return self._task(tasks[0], {metadata["name"], name})
+        return self._task(tasks[0], (metadata["name"], name))
 
-    def _task(self, task: Fields, names: set[Any]) -> Raw:
+    def _task(self, task: Fields, names: tuple[Any, ...]) -> Raw:
         name = task.take("name")
         if name is not None and name not in names:
             task.changed("name", "the Template itself is the task now: the name is dropped")
@@ -164,9 +163,11 @@ class _Conversion:
         actions = task.each("actions") if self._is(task, "actions", list, "a list") else []
         for index, action in enumerate(actions):
             result["actions"].append(self._action(action, last=index == len(actions) - 1))
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for action in actions:
             name = action.peek("name")
+            if not isinstance(name, str):
+                continue  # reported by _action_name
             if name in seen:
                 action.error("name", f"another action has this name, too: {name}")
             seen.add(name)
@@ -198,7 +199,7 @@ class _Conversion:
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
-        restarts = last and _restarts(result)
+        restarts = last and waitdaemon.restarts(result)
         in_machines_own = [self._pid(each) for each in (action, namespaces)]
         if any(in_machines_own) and not restarts:  # an action that reboots gets it anyway
             result["pidNamespace"] = "host"
@@ -227,17 +228,9 @@ class _Conversion:
 
     def _unwrap(self, action: Fields, result: Raw) -> None:
         """Replace waitdaemon by the $IMAGE that it makes an engine start after its own end, as `reboots` does."""
-        image = waitdaemon.started_by(result["image"], result.get("env", {}))
+        image = waitdaemon.unwrap(result)
         if not image:
             return
-        result["image"] = image
-        env = waitdaemon.without_its_own(result["env"])
-        volumes = waitdaemon.without_engines(result.get("volumes", ()))
-        for field, left in (("env", env), ("volumes", volumes)):
-            if left:
-                result[field] = left
-            else:
-                result.pop(field, None)
         action.changed(
             "image",
             f"waitdaemon needs an engine's socket; its {image} is the action now, and the Workflow ends when the "
@@ -409,10 +402,3 @@ def _names_no_registry(image: str) -> bool:
     """Return True if an image name has no registry (by Docker's rule) and does not begin with an expression."""
     first, slash, _ = image.partition("/")
     return "{{" not in first and not (slash and ("." in first or ":" in first or first == "localhost"))
-
-
-def _restarts(action: Raw) -> bool:
-    """Return True if an action seems to restart the machine, or to start another kernel on it."""
-    image = waitdaemon.image_name(action["image"])
-    name = str(action["name"]).lower()
-    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == waitdaemon.NAME

@@ -1,17 +1,19 @@
 """Conversion of objects between the versions of a resource.
 
 An object is stored in the storage version of its definition at the time of the write. The strategy None changes only
-the apiVersion. With the strategy Webhook, a server that the definition names converts many objects at a time. An object
-that is older than the definition is first pruned and completed by today's schema, so that newer defaults show. Text
-that is already in the requested version, under today's definition, is passed on unchanged.
+the apiVersion. With the strategy Webhook, a server that the definition names converts many objects at a time. The
+program that embeds this API may itself convert the objects of a definition with the strategy None (`VersionConverter`).
+An object that is older than the definition is first pruned and completed by today's schema, so that newer defaults
+show. Text that is already in the requested version, under today's definition, is passed on unchanged.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and customresource_handler.go.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,12 +35,34 @@ MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """Maximum number of objects, and of bytes of objects, in one call of a conversion webhook."""
 GROUP = "apiextensions.k8s.io"
+MAX_CONVERTED_TEXTS = 256
+"""Maximum number of converted texts that are kept, so that an event is converted once for all its watches."""
+_CONVERTED_WITHOUT_PAUSE = 32
+"""Number of objects of a list that are converted in this process before other work of the event loop."""
+
+
+class VersionConverter(Protocol):
+    """Converts the objects of one definition between its versions in this process. Pure."""
+
+    def convert(self, obj: Raw, api_version: str) -> Raw:
+        """Return an object in a version (an apiVersion). `obj` may have some of its fields only. Never raises."""
+
+    def restore(self, new: Raw, old: Raw) -> None:
+        """Add to the body `new` of an update, in place, what its version can't hold of the stored object `old`.
+
+        Both are in one version. A client that replaces an object does not send what it can't see.
+        """
 
 
 class Converter(Protocol):
     """Converts objects of one resource between versions."""
 
     by_webhook: bool  # True if a webhook converts, so that this server does not know how fields correspond
+    here: Callable[[Raw, str], Raw] | None
+    """Converts an object to a version in this process, neither pruned nor completed; None if fields do not move."""
+
+    def restore(self, new: Raw, old: Raw) -> None:
+        """Add to the body of an update, in place, what its version can't hold of the stored object."""
 
     def complete_text(self, body: bytes) -> bytes:
         """Prune and complete the text of an object that is older than the schema. Raises StatusError."""
@@ -120,20 +144,33 @@ class Conversion:
     """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
 
     `schemas` are the schemas of all versions, served or not, by apiVersion. `client` is the address of the webhook,
-    None for the strategy None. `review` is the version of ConversionReview to send.
+    None for the strategy None. `review` is the version of ConversionReview to send. `local` converts in this process.
     """
 
     schemas: Mapping[str, Raw]
     client: ClientConfig | None = None
     review: str = ""
     post: CallWebhook | None = None
+    local: VersionConverter | None = None
     nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
     """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
+    texts: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
+    """The texts that were converted last in this process, by stored text and apiVersion."""
 
     @property
     def by_webhook(self) -> bool:
         """True if a webhook converts, so that this server does not know how fields correspond."""
         return self.client is not None
+
+    @property
+    def here(self) -> Callable[[Raw, str], Raw] | None:
+        """The conversion in this process; None with a webhook, or if only the apiVersion changes."""
+        return self.local.convert if self.local is not None else None
+
+    def restore(self, new: Raw, old: Raw) -> None:
+        """Add to the body of an update, in place, what its version can't hold of the stored object."""
+        if self.local is not None:
+            self.local.restore(new, old)
 
     # --- the schemas ---
 
@@ -167,6 +204,8 @@ class Conversion:
     async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
+        if self.here is not None:
+            return await self._convert_here(self.here, target, head, bodies)
         if self.client is None:
             return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
         made: list[bytes] = []
@@ -181,6 +220,29 @@ class Conversion:
         rest = iter(made)
         return [body if body.startswith(head) else next(rest) for body in bodies]
 
+    async def _convert_here(
+        self, convert: Callable[[Raw, str], Raw], target: str, head: bytes, bodies: Sequence[bytes]
+    ) -> list[bytes]:
+        """Convert texts in this process. The text of an event is one object for all watches: it is converted once."""
+        made = []
+        for number, body in enumerate(bodies):
+            if number % _CONVERTED_WITHOUT_PAUSE == _CONVERTED_WITHOUT_PAUSE - 1:
+                await asyncio.sleep(0)
+            if body.startswith(head):
+                made.append(body)
+            elif (found := self.texts.get((body, target))) is not None:
+                made.append(found)
+            else:
+                obj: Raw = orjson.loads(body)
+                self._check_version(obj["apiVersion"])
+                obj = convert(obj, target)
+                self._node(target, defaults=False)(obj, None, WalkResult())
+                if len(self.texts) >= MAX_CONVERTED_TEXTS:
+                    del self.texts[next(iter(self.texts))]
+                self.texts[body, target] = converted = text(obj, target)
+                made.append(converted)
+        return made
+
     def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
         self._check_version(obj["apiVersion"])
@@ -192,6 +254,8 @@ class Conversion:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
             self._check_version(obj["apiVersion"])
+        if self.here is not None:
+            return [self.here(obj, target) for obj in objects]
         if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
@@ -212,8 +276,13 @@ class Conversion:
         ]
 
 
-def compile_conversion(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
-    """Return the converter for the objects of a stored definition; `post` calls its webhook."""
+def compile_conversion(
+    definition: Mapping[str, Any], post: CallWebhook | None = None, local: VersionConverter | None = None
+) -> Conversion:
+    """Return the converter for the objects of a stored definition.
+
+    `post` calls its webhook. `local` converts in this process, if the definition names no webhook.
+    """
     spec = definition["spec"]
     schemas = {
         f"{spec['group']}/{version['name']}": (version.get("schema") or {}).get("openAPIV3Schema") or {}
@@ -221,7 +290,7 @@ def compile_conversion(definition: Mapping[str, Any], post: CallWebhook | None =
     }
     rule = spec.get("conversion") or {}
     if rule.get("strategy", "None") != "Webhook":
-        return Conversion(schemas)
+        return Conversion(schemas, local=local)
     webhook = rule.get("webhook") or {}
     spoken = [version for version in webhook.get("conversionReviewVersions") or () if version in ("v1", "v1beta1")]
     client = ClientConfig.of(webhook.get("clientConfig") or {})

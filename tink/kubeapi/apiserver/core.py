@@ -35,7 +35,8 @@ def utc_now() -> datetime:
 class Core:
     """Verbs, lists, admission, registry and controllers over one store. The store calls `committed` for each change.
 
-    `admit_create` receives new objects before the webhooks do. `plugin` reviews writes in this process.
+    `admit_create` receives new objects before the webhooks do. `plugin` reviews writes in this process. `converters`
+    convert the objects of definitions (by the definition's name) between their versions in this process.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Core:
         *,
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
+        converters: Mapping[str, conversion.VersionConverter] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.now = now
@@ -52,6 +54,7 @@ class Core:
         self.tasks: list[asyncio.Task[None]] = []  # The running controllers; `stop` cancels them
         self._webhook_client = WebhookClient()
         self._plugin = plugin
+        self._converters = converters
         self.registry = Registry(
             (
                 *builtin.resources(),
@@ -118,7 +121,7 @@ class Core:
             known = self._schemas.get(fields["uid"])
             if known is None or known[0] != schemas:
                 known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
-            convert = conversion.compile_conversion(obj, self._webhook_client.post)
+            convert = conversion.compile_conversion(obj, self._webhook_client.post, self._converters.get(name))
             self.registry.install(name, definitions.resources(obj, conversion=convert, defined_at=known[1]))
 
     async def _namespace_labels(self, name: str) -> dict[str, str]:

@@ -113,9 +113,9 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def no_such_path(advice: str = "") -> StatusError:
+def no_such_path() -> StatusError:
     """Return the refusal for a path that is not served."""
-    return StatusError(404, "NotFound", advice or "the server could not find the requested resource", {})
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> StatusError:

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -55,6 +56,7 @@ class LocalApi:
         snapshot: LocalSnapshot | None = None,
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
+        converters: Mapping[str, conversion.VersionConverter] = MappingProxyType({}),
         history: int = 10_000,
         now: Callable[[], datetime] = utc_now,
         on_commit: Callable[[str, Raw], object] | None = None,
@@ -63,7 +65,7 @@ class LocalApi:
         self._on_commit = on_commit
         self._snapshot = snapshot or LocalSnapshot()
         self._store = MemoryStore(self._committed, history=history, state=self._snapshot.state)
-        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
+        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin, converters=converters)
 
     async def start(self) -> None:
         """Register the built-in and the stored resources. `start_controllers` starts the rest."""

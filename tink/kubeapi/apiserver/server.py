@@ -17,10 +17,11 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 from aiohttp import web
@@ -31,6 +32,7 @@ from tink.files.key_file import KeyFile, KeyFileError
 from tink.kubeapi.apiserver import credentials
 from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileError
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
+from tink.kubeapi.apiserver.conversion import VersionConverter
 from tink.kubeapi.apiserver.core import Core, utc_now
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.http.app import Api
@@ -56,7 +58,8 @@ class ApiServer:
     """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop it once.
 
     Port 0 takes a free one. The certificate is valid for all addresses and for `names`. `admit_create` receives new
-    objects before the webhooks do. `plugin` reviews writes in this process.
+    objects before the webhooks do. `plugin` reviews writes in this process. `converters` convert the objects of
+    definitions (by the definition's name) between their versions in this process.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class ApiServer:
         history: int = 10_000,
         admit_create: AdmitCreate = add_nothing,
         plugin: AdmissionPlugin | None = None,
+        converters: Mapping[str, VersionConverter] = MappingProxyType({}),
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._data_dir = data_dir
@@ -85,7 +89,7 @@ class ApiServer:
             history=history,
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
-        self._core = Core(store, now, admit_create=admit_create, plugin=plugin)
+        self._core = Core(store, now, admit_create=admit_create, plugin=plugin, converters=converters)
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
 

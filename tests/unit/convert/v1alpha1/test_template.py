@@ -382,6 +382,7 @@ def test_field_without_a_place_is_reported_with_its_path(more: str, kind: str, p
         (action(head="- {name: a}"), f"{TASK}.actions[0].image", "must have an image"),
         (action(head="- {name: a, image: a b}"), f"{TASK}.actions[0].image", "without spaces"),
         (action(head="- {image: a}"), f"{TASK}.actions[0].name", "must have a name"),
+        ("name: [t]\ntasks: [{name: {}, actions: [{name: [a], image: a}]}]", f"{TASK}.actions[0].name", "have a name"),
         (action(head="- {name: '{{ .x }}', image: a}"), f"{TASK}.actions[0].name", "write it out"),
         (action(head="- {name: a, image: a}\n- {name: a, image: b}"), f"{TASK}.actions[1].name", "too: a"),
         (action(head="".join(f"- {{name: a{i}, image: a}}\n" for i in range(129))), f"{TASK}.actions", "128"),

@@ -161,7 +161,7 @@ class Documents:
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
-        found = groups.listed_groups(self._registry)
+        found = groups.served_groups(self._registry)
         match steps:
             case ["api"]:
                 return groups.core_versions(host)

@@ -2,7 +2,7 @@
 
 There are two forms: the classic one (`/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`) and the aggregated
 one (apidiscovery.k8s.io/v2, and v2beta1 for kubectl 1.26 to 1.29), in which kubectl gets everything with two requests.
-Besides the resources of the registry they list the reviews and the retired versions.
+Besides the resources of the registry they list the reviews.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, retired_resources
+from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource
 from tink.kubeapi.apiserver.write.reviews import REVIEWS
 from tink.kubeapi.schema.shapes import Raw
 
@@ -57,14 +57,6 @@ def served_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     }
 
 
-def listed_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
-    """Return the same as `served_groups`, followed by the retired versions, which have no verbs."""
-    found = served_groups(registry)
-    for resource in retired_resources(registry):
-        found[resource.group].setdefault(resource.version, []).append(resource)
-    return found
-
-
 def core_versions(address: str = "") -> Raw:
     """Return the document `/api`. `address` is the host:port by which the client reached this server."""
     served_at = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}] if address else []
@@ -83,7 +75,7 @@ def _group(name: str, versions: Sequence[str]) -> Raw:
 
 def groups(registry: Registry) -> Raw:
     """Return the document `/apis`."""
-    found = [_group(name, list(versions)) for name, versions in listed_groups(registry).items() if name]
+    found = [_group(name, list(versions)) for name, versions in served_groups(registry).items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
@@ -129,7 +121,7 @@ def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
                 for version, resources in versions.items()
             ],
         }
-        for name, versions in listed_groups(registry).items()
+        for name, versions in served_groups(registry).items()
         if (not name) == core
     ]
     kind = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}"}

@@ -44,7 +44,7 @@ from tink.kubeapi.apiserver.options import (
     parse_version,
 )
 from tink.kubeapi.apiserver.resources import definitions
-from tink.kubeapi.apiserver.resources.registry import Resource, retirement_advice
+from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.objects import StorageError
 from tink.kubeapi.apiserver.write.pipeline import ORIGIN, VerbResult
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
@@ -269,7 +269,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path(retirement_advice(target.group, target.version, target.plural) if target else "")
+            raise errors.no_such_path()
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:

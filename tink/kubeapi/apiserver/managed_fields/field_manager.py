@@ -10,7 +10,7 @@ The live object comes from the store, everything else from a client. The order o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -316,7 +316,8 @@ class FieldManager:
     required kind of configurations, if given. `blank` holds the parts of a built-in object that always exist, as in
     Kubernetes' Go types; it is None for custom resources. `others` are the other served versions with their schemas, or
     None for a version behind a webhook. Entries in versions that are not served are removed, as in Kubernetes. If
-    `others` is None, and for versions behind a webhook, entries stay as they are.
+    `others` is None, and for versions behind a webhook, entries stay as they are. `convert` returns an object in a
+    version (an apiVersion); without it, all versions have the same fields.
     """
 
     def __init__(
@@ -328,7 +329,9 @@ class FieldManager:
         kind: str = "",
         blank: Raw | None = None,
         others: Mapping[str, Mapping[str, Any] | None] | None = None,
+        convert: Callable[[Raw, str], Raw] | None = None,
     ) -> None:
+        self._convert = convert
         self._version = api_version
         self._kind = kind
         self._blank = blank
@@ -412,9 +415,14 @@ class FieldManager:
 
     def _compare(self, live: Raw | None, new: Raw, version: str, subresource: str) -> Difference:
         """Return the changes of a write, in some version. Raises ItemError."""
+        if version != self._version:
+            live, new = self._in_version(live, version) if live is not None else None, self._in_version(new, version)
         blank = self._blank
         old = blank or {} if live is None else {**blank, **live} if blank else live
         return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
+
+    def _in_version(self, obj: Raw, version: str) -> Raw:
+        return obj if self._convert is None or obj.get("apiVersion") == version else self._convert(obj, version)
 
     def _make_tracked_type(self, version: str, subresource: str) -> _TrackedType:
         left_out = self._left_out.get(subresource, ())
@@ -535,6 +543,7 @@ class FieldManager:
             return merged
         kind = self._typed_in(last.version)
         dropped = kind.named(last.fields)
+        merged = self._in_version(merged, last.version)
         pruned = kind.without(merged, dropped) or {}
         everything = kind.named(kind.applied(merged) or {})
         by_version: dict[str, Fields] = {}
@@ -544,12 +553,14 @@ class FieldManager:
             if version not in self._schemas:
                 continue
             other = self._typed_in(version)
+            whole, pruned = self._in_version(merged, version), self._in_version(pruned, version)
             kept = fields.union(other.named(other.applied(pruned) or {}), other.named(by_version[version]))
-            gone = fields.difference(other.named(other.applied(merged) or {}), kept)
-            pruned = other.without(merged, gone) or {}
+            gone = fields.difference(other.named(other.applied(whole) or {}), kept)
+            pruned = other.without(whole, gone) or {}
+        pruned = self._in_version(pruned, last.version)
         gone = fields.difference(everything, kind.named(kind.applied(pruned) or {}))
         result: Raw = kind.without(merged, fields.intersection(gone, dropped)) or {}
-        return result
+        return self._in_version(result, self._version)
 
     def _allowed_takeovers(self, live: Raw) -> Fields:
         """Return the fields that kubectl may take over: those that it last applied client-side, if unchanged since."""

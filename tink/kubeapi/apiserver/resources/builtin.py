@@ -255,7 +255,11 @@ class EventConversion:
     """Converts Events between their two versions (a `conversion.Converter`)."""
 
     by_webhook = False
+    here = None
     versions = (OLD, NEW)
+
+    def restore(self, new: Raw, old: Raw) -> None:
+        """Add nothing: both versions hold all fields."""
 
     def complete_text(self, body: bytes) -> bytes:
         """Return the text unchanged: the type of Events does not change."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from tink.kubeapi.apiserver.managed_fields.field_manager import BLANK, FieldManager
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
@@ -188,7 +188,8 @@ class Resource:
     @cached_property
     def fields(self) -> FieldManager:
         """The manager of field owners, made on first use."""
-        by_webhook = self.conversion is not None and self.conversion.by_webhook
+        rule = self.conversion
+        by_webhook = rule is not None and rule.by_webhook
         return FieldManager(
             root_schema(self.openapi),
             self.api_version,
@@ -196,6 +197,7 @@ class Resource:
             kind=self.kind,
             blank=None if self.custom else BLANK.get((self.group, self.kind)),
             others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
+            convert=rule.here if rule is not None else None,
         )
 
     @property
@@ -308,32 +310,3 @@ def priority(version: str) -> tuple[int, int, int]:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
     return (stability, int(found.group(1)), int(found.group(3) or 0))
-
-
-_RETIRED: Final[Sequence[Resource]] = [
-    Resource("tinkerbell.org", "v1alpha1", plural, kind, {}, compile_schema({}), kind.lower(), verbs=(), virtual=True)
-    for plural, kind in (("hardware", "Hardware"), ("templates", "Template"), ("workflows", "Workflow"))
-]
-
-
-def retired_resources(registry: Registry) -> list[Resource]:
-    """Return known versions that are not served, of groups that are served in another version.
-
-    Discovery lists them without verbs, after the served versions. Controllers and tools ignore them, but kubectl knows
-    the kind, asks for it, and shows `advice` instead of "no matches for kind". A definition may serve such a version
-    again.
-    """
-    served = {(one.group, one.version) for one in registry.all()}
-    groups = {group for group, _ in served}
-    return [one for one in _RETIRED if one.group in groups and (one.group, one.version) not in served]
-
-
-def retirement_advice(group: str, version: str, plural: str) -> str:
-    """Return what to do about objects of a retired version; "" for other resources."""
-    known = any((one.group, one.version, one.plural) == (group, version, plural) for one in _RETIRED)
-    if not known:
-        return ""
-    return (
-        f"{plural} of {group}/{version} are not served here: make today's of them with `tinkedge convert -f FILE --out "
-        "FILE` (docs/migrating.md)"
-    )

@@ -108,7 +108,10 @@ class Verbs:
             if not version and not resource.rules.unconditional:
                 wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
-            return await self._replace(request, old, stored, await _copy(new, body))
+            replacement = await _copy(new, body)
+            if resource.conversion is not None:
+                resource.conversion.restore(replacement, old)
+            return await self._replace(request, old, stored, replacement)
 
         return await self._until_current(resource, target, attempt)
 

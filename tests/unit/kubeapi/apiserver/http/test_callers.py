@@ -259,32 +259,3 @@ async def test_watch_ends_with_the_permission_that_it_needs(some: Client, user: 
     await asyncio.wait([other])
     status = (await some("GET", WORKFLOWS, token=token)).status
     assert status == (401 if how == "revoked" else 403)
-
-
-# --- versions that are known and not served
-
-
-async def test_requests_for_v1alpha1_are_answered_with_advice(api: Client) -> None:
-    """kubectl asks only for kinds in discovery. Other tools ignore kinds without list and watch."""
-    group = (await api("GET", "/apis/tinkerbell.org")).json
-    assert [version["version"] for version in group["versions"]] == ["v1alpha2", "v1alpha1"]
-    assert group["preferredVersion"]["version"] == "v1alpha2"
-    aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    old = [(name, []) for name in ("hardware", "templates", "workflows")]
-    classic = (await api("GET", "/apis/tinkerbell.org/v1alpha1")).json["resources"]
-    assert [(each["name"], each["verbs"]) for each in classic] == old
-    found = (await api("GET", "/apis", accept=aggregated)).json["items"][-1]["versions"][1]["resources"]
-    assert [(each["resource"], each["verbs"]) for each in found] == old
-    obj = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Hardware", "metadata": {"name": "m"}}
-    base = "/apis/tinkerbell.org/v1alpha1/namespaces/default/hardware"
-    for method, path, body in (("POST", base, obj), ("GET", f"{base}/m", None), ("PUT", f"{base}/m", obj)):
-        answer = await api(method, path, body)
-        assert (answer.status, answer.json["reason"]) == (404, "NotFound")
-        assert "make today's of them with `tinkedge convert -f FILE --out FILE`" in answer.json["message"]
-    assert "apis/tinkerbell.org/v1alpha1" not in (await api("GET", "/openapi/v3")).json["paths"]
-
-
-async def test_v1alpha1_is_not_listed_without_our_definitions(bare: Client) -> None:
-    assert (await bare("GET", "/apis/tinkerbell.org")).status == 404
-    listed = [group["name"] for group in (await bare("GET", "/apis")).json["groups"]]
-    assert "tinkerbell.org" not in listed

@@ -1,0 +1,132 @@
+"""Versions of a definition that the program which embeds the API converts itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
+
+GROUP = "/apis/example.com"
+OLD, NEW = "example.com/v1alpha1", "example.com/v1"
+HIDDEN = "example.com/color"
+APPLY = "application/apply-patch+yaml"
+
+
+class SizeConverter:
+    """v1alpha1 has `length` where v1 has `size`, and can't hold `color`: an annotation does."""
+
+    def __init__(self) -> None:
+        self.converted = 0
+
+    def convert(self, obj: dict[str, Any], api_version: str) -> dict[str, Any]:
+        self.converted += 1
+        spec, metadata = dict(obj.get("spec") or {}), dict(obj.get("metadata") or {})
+        annotations = dict(metadata.pop("annotations", None) or {})
+        if obj["apiVersion"] == api_version:
+            return obj
+        if api_version == NEW:
+            renamed = {"size" if name == "length" else name: value for name, value in spec.items()}
+            if HIDDEN in annotations:
+                renamed["color"] = annotations.pop(HIDDEN)
+        else:
+            renamed = {"length" if name == "size" else name: value for name, value in spec.items() if name != "color"}
+            if "color" in spec:
+                annotations[HIDDEN] = spec["color"]
+        metadata |= {"annotations": annotations} if annotations else {}
+        return {**obj, "apiVersion": api_version, "metadata": metadata, "spec": renamed}
+
+    def restore(self, new: dict[str, Any], old: dict[str, Any]) -> None:
+        hidden = (old["metadata"].get("annotations") or {}).get(HIDDEN)
+        annotations = new["metadata"].setdefault("annotations", {})
+        if hidden is not None:
+            annotations.setdefault(HIDDEN, hidden)
+
+
+def _definition() -> dict[str, Any]:
+    def version(name: str, storage: bool, **properties: dict[str, str]) -> dict[str, Any]:
+        spec = {"type": "object", "properties": properties}
+        schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+        return {"name": name, "served": True, "storage": storage, "schema": schema}
+
+    kind = {"type": "string"}
+    number = {"type": "integer"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boards.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "boards", "singular": "board", "kind": "Board", "listKind": "BoardList"},
+            "versions": [
+                version("v1alpha1", False, length=number, width=number),
+                version("v1", True, size=number, width=number, color=kind),
+            ],
+        },
+    }
+
+
+async def _started(start: Start) -> tuple[Client, SizeConverter]:
+    converter = SizeConverter()
+    _, client = await start(converters={"boards.example.com": converter})
+    assert (await client("POST", CRDS, _definition())).status == 201
+    return client, converter
+
+
+def _path(version: str, name: str = "") -> str:
+    return f"{GROUP}/{version}/namespaces/default/boards" + (f"/{name}" if name else "")
+
+
+def _board(api_version: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": "Board", "metadata": {"name": "b"}, "spec": spec}
+
+
+async def test_object_of_either_version_is_read_in_both(start: Start) -> None:
+    client, _ = await _started(start)
+    made = await client("POST", _path("v1alpha1"), _board(OLD, length=3))
+    assert (made.status, made.json["apiVersion"], made.json["spec"]) == (201, OLD, {"length": 3})
+    assert (await client("GET", _path("v1", "b"))).json["spec"] == {"size": 3}
+    changed = await client.merge(_path("v1", "b"), {"spec": {"size": 4, "color": "red"}})
+    assert changed.json["spec"] == {"size": 4, "color": "red"}
+    listed = await client("GET", _path("v1alpha1"))
+    assert [item["spec"] for item in listed.json["items"]] == [{"length": 4}]
+
+
+async def test_replacing_an_object_keeps_what_its_version_can_not_hold(start: Start) -> None:
+    client, _ = await _started(start)
+    await client("POST", _path("v1"), _board(NEW, size=3, color="red"))
+    old = (await client("GET", _path("v1alpha1", "b"))).json
+    body = _board(OLD, length=5)
+    body["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+    assert (await client("PUT", _path("v1alpha1", "b"), body)).status == 200
+    assert (await client("GET", _path("v1", "b"))).json["spec"] == {"size": 5, "color": "red"}
+
+
+async def test_event_is_converted_once_for_all_watches(start: Start) -> None:
+    client, converter = await _started(start)
+    async with client.watch(_path("v1alpha1")) as one, client.watch(_path("v1alpha1")) as other:
+        await client("POST", _path("v1"), _board(NEW, size=3))
+        first, second = await one.next(), await other.next()
+        assert first["object"]["spec"] == second["object"]["spec"] == {"length": 3}
+    assert converter.converted == 1
+
+
+async def test_managers_of_two_versions_conflict_about_the_same_field_alone(start: Start) -> None:
+    client, _ = await _started(start)
+
+    async def apply(api_version: str, manager: str, **spec: Any) -> Any:
+        body = json.dumps(_board(api_version, **spec)).encode()
+        version = api_version.partition("/")[2]
+        return await client("PATCH", _path(version, "b"), body, content=APPLY, fieldManager=manager)
+
+    assert (await apply(NEW, "new", size=3)).status == 201
+    assert (await apply(OLD, "old", width=1)).status == 200
+    refused = await apply(OLD, "old", length=4)
+    assert refused.status == 409
+    assert [cause["field"] for cause in refused.json["details"]["causes"]] == [".spec.size"]
+    # A manager that drops a field removes it, whatever the version of the others.
+    assert (await apply(NEW, "new", color="red")).status == 200
+    assert (await client("GET", _path("v1", "b"))).json["spec"] == {"width": 1, "color": "red"}
+    assert (await apply(OLD, "old", length=4, width=1)).status == 200
+    assert (await client("GET", _path("v1", "b"))).json["spec"] == {"size": 4, "width": 1, "color": "red"}

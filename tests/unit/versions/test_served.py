@@ -1,0 +1,211 @@
+"""v1alpha1 and v1alpha2 served from one set of objects: the requests of Cluster API's provider (CAPT) and of Rufio.
+
+The requests and their order are those that both programs sent to the embedded API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import objects
+from tests.support.api import InProcessApi
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import ApiError
+from tink.kube.resources import (
+    HARDWARE,
+    JOB,
+    OLD_HARDWARE,
+    OLD_TEMPLATE,
+    OLD_WORKFLOW,
+    TEMPLATE,
+    WORKFLOW,
+    ResourceType,
+)
+from tink.webhooks.admission import ReviewPlugin
+
+MAC = "52:54:00:12:34:56"
+FINALIZER = "infrastructure.cluster.x-k8s.io/tinkerbellmachine"
+OWNER = {"v1alpha1.tinkerbell.org/ownerName": "tm1", "v1alpha1.tinkerbell.org/ownerNamespace": "default"}
+MACHINE_LABELS = {"capt.tinkerbell.org/machine-name": "tm1", "capt.tinkerbell.org/machine-namespace": "default"}
+REFERENCE = {
+    "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1",
+    "kind": "TinkerbellMachine",
+    "name": "tm1",
+    "uid": "c8b9d3a4-0000-4000-8000-000000000001",
+    "controller": True,
+}
+TEXT = """version: "0.1"
+name: tm1
+global_timeout: 6000
+tasks:
+  - name: "tm1"
+    worker: "{{.device_1}}"
+    volumes:
+      - /dev:/dev
+    actions:
+      - name: "stream image"
+        image: quay.io/tinkerbell/actions/oci2disk
+        timeout: 1200
+        environment:
+          IMG_URL: registry.example/ubuntu:v1
+          DEST_DISK: {{ index .Hardware.Disks 0 }}
+"""
+
+
+def machine() -> Raw:
+    """Return a Hardware as sites of CAPT write it."""
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha1",
+        "kind": "Hardware",
+        "metadata": {"name": "hw1", "namespace": "default", "labels": {"type": "cp"}},
+        "spec": {
+            "bmcRef": {"apiGroup": "bmc.tinkerbell.org", "kind": "Machine", "name": "bmc1"},
+            "disks": [{"device": "/dev/sda"}],
+            "interfaces": [
+                {
+                    "dhcp": {
+                        "arch": "x86_64",
+                        "hostname": "hw1",
+                        "ip": {"address": "10.0.0.5", "gateway": "10.0.0.1", "netmask": "255.255.255.0"},
+                        "lease_time": 86400,
+                        "mac": MAC,
+                        "name_servers": ["1.1.1.1"],
+                        "uefi": True,
+                    },
+                    "disableDhcp": False,
+                    "netboot": {"allowPXE": True, "allowWorkflow": True},
+                }
+            ],
+            "metadata": {
+                "facility": {"facility_code": "onprem"},
+                "instance": {"hostname": "hw1", "id": MAC, "operating_system": {"distro": "ubuntu"}},
+            },
+        },
+    }
+
+
+class Site:
+    """The embedded API with its admission reviews, and CAPT as its client."""
+
+    def __init__(self) -> None:
+        kinds = {"tinkerbell.org/hardware": HARDWARE}
+
+        async def find(key: str, namespace: str, name: str) -> Raw | None:
+            return self.api.read(kinds[key], name, namespace) if key in kinds else None
+
+        plugin = ReviewPlugin(find)
+        plugin.synced()
+        self.api = InProcessApi(serve_v1alpha1=True, plugin=plugin)
+
+    async def make(self, obj: Raw, resource: ResourceType) -> Raw:
+        return await self.api.create(resource, obj, "default")
+
+    async def patch(self, resource: ResourceType, name: str, body: Raw, **more: Any) -> Raw:
+        return await self.api.patch(resource, name, "default", body, **more)
+
+    async def get(self, resource: ResourceType, name: str) -> Raw:
+        return await self.api.get(resource, name, "default")
+
+    async def take(self, owner: str = "tm1") -> Raw:
+        """Take the Hardware for a TinkerbellMachine, as CAPT does: without a resourceVersion."""
+        labels = OWNER | {"v1alpha1.tinkerbell.org/ownerName": owner}
+        return await self.patch(OLD_HARDWARE, "hw1", {"metadata": {"finalizers": [FINALIZER], "labels": labels}})
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+async def test_life_of_a_cluster_machine(site: Site) -> None:
+    made = await site.make(machine(), OLD_HARDWARE)
+    assert made["spec"] == machine()["spec"]
+    today = (await site.get(HARDWARE, "hw1"))["spec"]
+    assert today["networkInterfaces"][MAC]["dhcp"]["ip"] == "10.0.0.5"
+    assert today["storageDevices"] == ["/dev/sda"]
+    assert today["bmcRef"] == {"name": "bmc1"}
+
+    await site.take()
+    user_data = "#cloud-config\nruncmd: [kubeadm join]\n"
+    taken = await site.patch(OLD_HARDWARE, "hw1", {"spec": {"userData": user_data}})
+    assert taken["spec"] == machine()["spec"] | {"userData": user_data}
+    found = await site.get(HARDWARE, "hw1")
+    assert found["spec"] == today | {"instance": {"userdata": user_data}}
+    assert found["metadata"]["labels"]["v1alpha1.tinkerbell.org/ownerName"] == "tm1"
+
+    metadata = {"name": "tm1", "namespace": "default", "labels": MACHINE_LABELS, "ownerReferences": [REFERENCE]}
+    kinds = {"apiVersion": "tinkerbell.org/v1alpha1", "metadata": metadata}
+    text = await site.make({**kinds, "kind": "Template", "spec": {"data": TEXT}}, OLD_TEMPLATE)
+    assert text["spec"] == {"data": TEXT}
+    spec = {
+        "bootOptions": {"bootMode": "netboot", "toggleAllowNetboot": True},
+        "hardwareMap": {"device_1": MAC},
+        "hardwareRef": "hw1",
+        "templateRef": "tm1",
+    }
+    created = await site.make({**kinds, "kind": "Workflow", "spec": spec}, OLD_WORKFLOW)
+    assert created["spec"] == spec
+    workflow = await site.get(WORKFLOW, "tm1")
+    assert workflow["spec"]["hardwareRef"] == {"name": "hw1"}
+    assert workflow["spec"]["templateRef"] == {"name": "tm1"}
+    assert workflow["spec"]["bootOptions"] == spec["bootOptions"]
+    (action,) = (await site.get(TEMPLATE, "tm1"))["spec"]["actions"]
+    assert action["image"] == "quay.io/tinkerbell/actions/oci2disk"
+
+    states = []
+    for state in ("Pending", "Scheduled", "Running", "Succeeded"):
+        await site.patch(
+            WORKFLOW,
+            "tm1",
+            {"status": {"state": state, "lastTransitioned": "2026-12-01T04:00:00Z"}},
+            subresource="status",
+        )
+        states.append((await site.get(OLD_WORKFLOW, "tm1"))["status"]["state"])
+    assert states == ["PREPARING", "PREPARING", "RUNNING", "SUCCESS"]
+    provisioned = {"v1alpha1.tinkerbell.org/provisioned": "true"}
+    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {"annotations": provisioned}})
+
+    await site.api.delete(OLD_TEMPLATE, "tm1", "default")
+    await site.api.delete(OLD_WORKFLOW, "tm1", "default")
+    job: Raw = {"apiVersion": JOB.api_version, "kind": "Job", "metadata": {"name": "tm1-poweroff"}}
+    job["spec"] = {"machineRef": {"name": "bmc1", "namespace": "default"}, "tasks": [{"powerAction": "off"}]}
+    await site.make(job, JOB)
+    nothing = {"annotations": dict.fromkeys(provisioned), "labels": dict.fromkeys(OWNER)}
+    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {**nothing, "finalizers": None}})
+    released = await site.get(OLD_HARDWARE, "hw1")
+    assert released["spec"] == machine()["spec"] | {"userData": user_data}
+    assert released["metadata"]["labels"] == {"type": "cp"}
+
+
+async def test_one_hardware_is_taken_by_one_machine_of_those_that_choose_it_at_once(site: Site) -> None:
+    await site.make(machine(), OLD_HARDWARE)
+    names = [f"tm{number}" for number in range(20)]
+    found = await asyncio.gather(*(site.take(name) for name in names), return_exceptions=True)
+    refused = [each for each in found if isinstance(each, ApiError)]
+    assert len(refused) == len(names) - 1
+    assert "belongs to TinkerbellMachine default/tm" in refused[0].message
+
+
+async def test_rufio_reports_an_inventory_and_our_status_stays(site: Site) -> None:
+    site.api.put(objects.hardware("hw1", MAC, "10.0.0.5") | {"status": {"state": "Installed"}})
+    attributes = {"outOfBand": {"product": {"vendor": "HPE", "serialNumber": "C1"}}}
+    body: Raw = {"apiVersion": OLD_HARDWARE.api_version, "kind": "Hardware", "metadata": {"name": "hw1"}}
+    body["status"] = {"attributes": attributes}
+    await site.api.send("PATCH", OLD_HARDWARE, "hw1", body, subresource="status", fieldManager="machine-controller")
+    status = (await site.get(HARDWARE, "hw1"))["status"]
+    assert (status["state"], status["inventory"]) == ("Installed", attributes)
+    assert (await site.get(OLD_HARDWARE, "hw1"))["status"]["attributes"] == attributes
+
+
+async def test_replacing_a_hardware_in_v1alpha1_keeps_the_fields_of_v1alpha2(site: Site) -> None:
+    """`kubectl replace` and full updates send no annotation of ours."""
+    site.api.put(objects.hardware("hw1", MAC, "10.0.0.5", osie={"name": "hook"}))
+    old = await site.get(OLD_HARDWARE, "hw1")
+    del old["metadata"]["annotations"]
+    old["spec"]["userData"] = "#!/bin/sh"
+    await site.api.send("PUT", OLD_HARDWARE, "hw1", old)
+    spec = (await site.get(HARDWARE, "hw1"))["spec"]
+    assert (spec["osie"], spec["instance"]) == ({"name": "hook"}, {"userdata": "#!/bin/sh"})
