@@ -3,7 +3,9 @@
     python -m tests.record [SUBJECT...]
 
 Each subject gets an empty kube-apiserver of its own (tests/peer.py). The first run builds it and the Go programs, which
-takes some minutes. The recordings are written where the tests read them: `git diff` shows what changed.
+takes some minutes. The recordings are written where the tests read them: `git diff` shows what changed. The subject
+`discovery` has no such oracle: it writes the rack of 40 machines and the planted errors in docs/discovery.md, and
+needs root.
 
 Not recorded here: Sprig's calls, which tests/interop/test_template_go.py compares with the real Sprig each time, and
 the packets of firmware, which tests/unit/dhcp/firmware/record_firmware.py takes from captures.
@@ -27,6 +29,7 @@ from tests.bench.bed import installed
 from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
+from tests.unit.discovery import test_documented as discovery
 from tests.unit.kubeapi.apiserver.conformance import test_conformance
 from tests.unit.kubeapi.apiserver.data import record_documents
 from tests.unit.kubeapi.apiserver.managed_fields import record as managed_fields
@@ -91,6 +94,13 @@ def record_client_go() -> None:
         _write(APISERVER / "data" / f"{name}.json", APISERVER / "data" / name / "main.go")
 
 
+def record_discovery() -> None:
+    """Record the sections of docs/discovery.md that show runs of the product."""
+    discovery.record()
+    test = f"{TESTS / 'interop' / 'test_discovery_documented.py'}::test_rack_of_forty_machines_is_as_recorded"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", test], env={**os.environ, "TINKEDGE_RECORD": "1"}, check=True)
+
+
 def record_v1alpha1_templates() -> None:
     """Record what Go and Tinkerbell's types make of v1alpha1 Templates. To add a case, write it into rendering.yaml."""
     with program(Path(rendering.__file__).with_name("oracle") / "main.go") as oracle:
@@ -119,6 +129,7 @@ COMPUTED = {
     "cel": record_cel,
     "client-go": record_client_go,
     "columns": record_columns,
+    "discovery": record_discovery,
     "gnostic": record_gnostic,
     "v1alpha1-templates": record_v1alpha1_templates,
 }

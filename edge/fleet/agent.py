@@ -336,9 +336,9 @@ class Agent:
     async def _introduce(self, introduction: Introduction) -> None:
         """Report the inventory at once, and again with the switch port when its first LLDP frame has arrived."""
         began = self._loop.time()
-        await self._report(introduction, introduction.attributes)
+        await self._report(introduction, introduction.report(has_lldp=False))
         await asyncio.sleep(began + introduction.lldp_seconds - self._loop.time())
-        await self._report(introduction, introduction.with_neighbour())
+        await self._report(introduction, introduction.report(has_lldp=True))
 
     async def _report(self, introduction: Introduction, attributes: Raw) -> None:
         """Report an inventory until the server takes it."""

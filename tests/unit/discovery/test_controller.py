@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client.core import CollectorRegistry
 
+from edge.fleet.discovery import ERRORS
 from tests.support import objects
 from tests.support.api import InProcessApi
-from tests.support.discovery import ERRORS, Site, mac, name, plant
+from tests.support.discovery import Site, mac, name, plant
 from tests.support.virtual_time import elapse
 from tink.api.annotations import DISCOVERY_ADDRESS_ANNOTATION
 from tink.api.v1alpha2 import Raw

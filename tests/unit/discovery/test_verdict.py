@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.support.discovery import ERRORS, Site, plant
+from edge.fleet.discovery import ERRORS
+from tests.support.discovery import Site, plant
 from tink.api.v1alpha2 import Raw
 from tink.discovery.expected import ExpectedMachines
 from tink.discovery.identity import FactsIndex, facts_of

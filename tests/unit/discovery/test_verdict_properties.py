@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.discovery import ERRORS, Site, mac, name, plant
+from edge.fleet.discovery import ERRORS
+from tests.support.discovery import Site, mac, name, plant
 from tink.api.v1alpha2 import Raw
 from tink.discovery.expected import ExpectedMachines
 from tink.discovery.identity import FactsIndex, facts_of

@@ -6,12 +6,12 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from edge.fleet.discovery import DiscoveryPlan, Introduction, ReadyTimes, compare, plan, rule
+from edge.fleet.discovery import DiscoveryPlan, Introduction, ReadyTimes, as_ordered, compare, plan, rule
 from edge.fleet.population import identity
 from tink.api.annotations import DISCOVERED_AS_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.discovery.admission import read_rule
-from tink.discovery.expected import ExpectedMachines
+from tink.discovery.expected import ExpectedMachines, read_list
 from tink.discovery.identity import FactsIndex, facts_of
 from tink.discovery.model import VerdictReason, discovered_name
 from tink.discovery.verdict import verdict
@@ -26,9 +26,6 @@ def planned(machines: int, errors: int, seed: int = 1) -> DiscoveryPlan:
 
 def hardware(found: DiscoveryPlan, number: int) -> Raw:
     machine, introduction = found.machines[number], found.introductions[number]
-    attributes = introduction.with_neighbour()
-    if introduction.clock_ahead:
-        attributes |= {"clockOffsetSeconds": introduction.clock_ahead}
     return {
         "metadata": {
             "name": discovered_name(machine.mac_text),
@@ -36,7 +33,7 @@ def hardware(found: DiscoveryPlan, number: int) -> Raw:
             "labels": {"tinkerbell.org/auto-discovered": "true"},
         },
         "spec": {"networkInterfaces": {machine.mac_text: {}}},
-        "status": {"inventory": {"inBand": attributes}},
+        "status": {"inventory": {"inBand": introduction.attributes}},
     }
 
 
@@ -92,7 +89,26 @@ def test_machine_with_the_serial_number_of_another_one_is_not_approved() -> None
     found = planned(40, 11)
     (number,) = found.planted["duplicate serial number"]
     assert {f"m-{number:05d}", f"m-{number + 1:05d}"} <= found.unapproved()
-    assert Introduction({}, {}, 1.0, reasons={VerdictReason.MEMORY_SHORT}).is_approved
+    assert Introduction({}, 1.0, reasons={VerdictReason.MEMORY_SHORT}).is_approved
+
+
+def test_switch_port_is_in_the_second_report_and_the_clock_in_none() -> None:
+    found = planned(40, 11)
+    (number,) = found.planted["clock"]
+    introduction = found.introductions[number]
+    first, second = (introduction.report(has_lldp=each)["networkInterfaces"][0]["ports"] for each in (False, True))
+    assert [each.get("lldp", {}).get("systemName") for each in (*first, *second)] == [None, None, "switch-0", None]
+    assert introduction.clock_ahead == -86_400
+    assert introduction.report(has_lldp=True).keys() == introduction.attributes.keys() - {"clockOffsetSeconds"}
+
+
+@pytest.mark.parametrize(
+    ("nominal", "sectors"), [(250, 488_397_168), (480, 937_703_088), (1000, 1_953_525_168), (3840, 7_501_476_528)]
+)
+def test_disk_of_a_simulated_machine_has_the_size_of_a_real_one(nominal: int, sectors: int) -> None:
+    (line,), _ = read_list(f"name,serial,disks\nm,S1,{nominal}GB SSD\n", "default", "list")
+    (disk,) = as_ordered(line)["blockDevices"]
+    assert disk["sizeBytes"] == 512 * sectors
 
 
 def test_rule_has_room_for_all_machines_beside_their_reserved_addresses() -> None:
