@@ -27,7 +27,16 @@ from tink.api.yaml import objects as read_objects
 from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
-from tink.versions import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, ConversionError, convert
+from tink.versions import (
+    INCOMPLETE_ANNOTATION,
+    NEW,
+    NEW_ANNOTATION,
+    OLD,
+    OLD_ANNOTATION,
+    ConversionError,
+    convert,
+    inherit_residue,
+)
 from tink.versions.residue import PLAIN, difference, same
 
 OBJECTS = int(os.environ.get("TINKEDGE_VERSIONS_OBJECTS", "300"))
@@ -750,6 +759,17 @@ def test_capt_changes_what_it_writes_and_nothing_else() -> None:
     assert annotations == {"tinkerbell.org/boot-path": "auto", "v1alpha1.tinkerbell.org/provisioned": "true"}
 
 
+def test_an_object_replaced_without_its_annotation_keeps_the_fields_of_v1alpha2() -> None:
+    stored = completed(objects.hardware(osie={"name": "lab"}, dhcp={"ipv6": {"address": "2001:db8::7"}}))
+    old = without_residue(down(stored))
+    old["spec"]["userData"] = "boot"
+    inherited = inherit_residue(old, stored)
+    assert "annotations" not in old["metadata"]
+    assert completed(up(inherited))["spec"] == stored["spec"] | {"instance": {"userdata": "boot"}}
+    assert inherit_residue(inherited, objects.hardware()) is inherited
+    assert inherit_residue(old, objects.hardware()) is old
+
+
 # --- annotations
 
 
@@ -784,6 +804,14 @@ def test_metadata_of_v1alpha1_becomes_annotations_and_returns() -> None:
     edited = down(new)["spec"]
     assert edited["metadata"]["instance"] == instance | {"id": "i-2"}
     assert "agentID" not in edited
+
+
+def test_partitions_that_are_too_long_for_an_annotation_are_residue() -> None:
+    storage = {"disks": [{"device": "/dev/sda", "wipe_table": True}] * 4000}
+    old = old_hardware(metadata={"instance": {"storage": storage}})
+    new = up(old)
+    assert STORAGE_ANNOTATION not in new["metadata"]["annotations"]
+    assert equal(down(new), old)
 
 
 def test_an_edit_of_tags_keeps_further_metadata_of_v1alpha2() -> None:
