@@ -486,7 +486,10 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
             result[key] = value
     kept = {key: value for key, value in annotations.items() if not _is_managed(key, kind)}
     for key, value in as_mapping(made.get("annotations")).items():
-        kept[key] = _annotation_text(value) if key in kind.json_annotations else value
+        text = _annotation_text(value) if key in kind.json_annotations else value
+        # Users can edit a residue, and one annotation that is no text would break each list of the objects.
+        if _is_managed(key, kind) and isinstance(text, str):
+            kept[key] = text
     if left:
         kept[name] = left
     _set_annotations(result, kept, made.get(_PLACE))
@@ -516,7 +519,7 @@ def _view(obj: Raw, annotations: Raw, kind: Kind, structured: frozenset[str]) ->
         view[_PLACE] = ["absent"]
     elif not isinstance(obj["metadata"], dict):
         view[_PLACE] = ["metadata", obj["metadata"]]
-    elif "annotations" in obj["metadata"] and not as_mapping(obj["metadata"]["annotations"]):
+    elif obj["metadata"].get("annotations", MISSING) in ({}, None):
         view[_PLACE] = ["annotations", obj["metadata"]["annotations"]]
     return view
 
@@ -565,7 +568,7 @@ def _set_annotations(obj: Raw, annotations: Raw, place: Any) -> None:
     if annotations:
         metadata["annotations"] = annotations
     form, *value = place if isinstance(place, list) and place else [None]
-    if value and form == "annotations" and not annotations:
+    if value and form == "annotations" and not annotations and value[0] in ({}, None):
         metadata["annotations"] = value[0]
     if metadata or "metadata" in obj:
         obj["metadata"] = metadata

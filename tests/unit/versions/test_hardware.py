@@ -476,8 +476,9 @@ def _any_shape(any_: Any_, obj: Raw) -> Raw:
     chance = any_.pick(0.02, 0.1, 0.3)
     damaged = {name: _damaged(any_, value, chance) for name, value in obj.items()}
     metadata = damaged["metadata"]
-    if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"] = {key: str(value) for key, value in metadata["annotations"].items()}
+    if isinstance(metadata, dict) and metadata.get("annotations") is not None:
+        annotations = metadata["annotations"] if isinstance(metadata["annotations"], dict) else {}
+        metadata["annotations"] = {key: str(value) for key, value in annotations.items()}
     return damaged | {"apiVersion": obj["apiVersion"], "kind": "Hardware"}
 
 
@@ -523,15 +524,30 @@ def test_a_part_of_an_object_is_converted_without_the_rest(field: str) -> None:
             assert equal(without_residue(_plain(back(made))), without_residue(_plain(part)))
 
 
-def test_a_hostile_residue_raises_nothing() -> None:
+HOSTILE_PATHS = [
+    ["annotations", "other"],
+    ["annotations", INSTANCE_ID_ANNOTATION],
+    ["annotations", METADATA_ANNOTATION],
+    ["metadata"],
+    ["spec", "interfaces"],
+    ["spec", "interfaces", ""],
+    ["spec", "networkInterfaces", MAC],
+]
+
+
+def test_a_hostile_residue_raises_nothing_and_adds_no_annotation() -> None:
     for any_ in each_random(15):
         old, new = any_.old(), any_.new()
         for obj, name in ((old, NEW_ANNOTATION), (new, OLD_ANNOTATION)):
-            entries = _damaged(
-                any_, json.loads(up(any_.old())["metadata"].get("annotations", {}).get(OLD_ANNOTATION, "[]")), 0.1
-            )
+            residue = json.loads(up(any_.old())["metadata"].get("annotations", {}).get(OLD_ANNOTATION, "[]"))
+            entries = [_damaged(any_, each, 0.1) for each in residue]
+            entries += [{"path": path, "to": any_.pick(1, {}, ["x"])} for path in HOSTILE_PATHS]
             obj["metadata"]["annotations"] = {name: json.dumps(entries)}
-        json.dumps([up(down(up(old))), down(up(down(new)))])
+        for made in (up(old), down(up(old)), down(new), up(down(new))):
+            assert same(json.loads(json.dumps(made)), made)
+            annotations = made["metadata"].get("annotations", {})
+            assert all(isinstance(each, str) for each in annotations.values())
+            assert "other" not in annotations
 
 
 # --- real objects
