@@ -251,9 +251,7 @@ class _View:
     def remove(self, path: tuple[str, ...], before: Any, after: Any) -> None:
         """Remove the leaves of `before`, if `after` is absent or a leaf in the place of a mapping."""
         found = self._find(path)
-        if found is None or (found.is_order and before is not MISSING):
-            return
-        if before is not MISSING and (after is MISSING or found.is_tree(before)):
+        if found is not None and before is not MISSING and (after is MISSING or found.is_tree(before)):
             self._remove(path, before)
 
     def _remove(self, path: tuple[str, ...], before: Any) -> None:
