@@ -244,7 +244,7 @@ class _View:
 
     def __init__(self, view: Raw, structure: Structure) -> None:
         self._view = view
-        self._shape = structure
+        self._structure = structure
         self._orders: list[tuple[tuple[str, ...], Any]] = []
         """Paths and values of orders that are set at the end."""
 
@@ -337,7 +337,7 @@ class _View:
         With `create`, an absent mapping counts as an empty one, unless it would be an item of a collection.
         """
         container: Any = self._view
-        structure = self._shape
+        structure = self._structure
         for key in path[:-1]:
             child = container.get(key, MISSING)
             if child is MISSING and create and structure.item is None:
