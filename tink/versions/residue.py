@@ -244,16 +244,14 @@ class _View:
 
     def __init__(self, view: Raw, structure: Structure) -> None:
         self._view = view
-        self._shape = structure
+        self._structure = structure
         self._orders: list[tuple[tuple[str, ...], Any]] = []
         """Paths and values of orders that are set at the end."""
 
     def remove(self, path: tuple[str, ...], before: Any, after: Any) -> None:
         """Remove the leaves of `before`, if `after` is absent or a leaf in the place of a mapping."""
         found = self._find(path)
-        if found is None or (found.is_order and before is not MISSING):
-            return
-        if before is not MISSING and (after is MISSING or found.is_tree(before)):
+        if found is not None and before is not MISSING and (after is MISSING or found.is_tree(before)):
             self._remove(path, before)
 
     def _remove(self, path: tuple[str, ...], before: Any) -> None:
@@ -339,7 +337,7 @@ class _View:
         With `create`, an absent mapping counts as an empty one, unless it would be an item of a collection.
         """
         container: Any = self._view
-        structure = self._shape
+        structure = self._structure
         for key in path[:-1]:
             child = container.get(key, MISSING)
             if child is MISSING and create and structure.item is None:
@@ -490,7 +488,10 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
             result[key] = value
     kept = {key: value for key, value in annotations.items() if not _is_managed(key, kind)}
     for key, value in as_mapping(made.get("annotations")).items():
-        kept[key] = _annotation_text(value) if key in kind.json_annotations else value
+        text = _annotation_text(value) if key in kind.json_annotations else value
+        # Users can edit a residue, and one annotation that is no text would break each list of the objects.
+        if _is_managed(key, kind) and isinstance(text, str):
+            kept[key] = text
     if left:
         kept[name] = left
     _set_annotations(result, kept, made.get(_PLACE))
@@ -522,7 +523,7 @@ def _view(obj: Raw, annotations: Raw, kind: Kind, structured: frozenset[str]) ->
         view[_PLACE] = ["absent"]
     elif not isinstance(obj["metadata"], dict):
         view[_PLACE] = ["metadata", obj["metadata"]]
-    elif "annotations" in obj["metadata"] and not as_mapping(obj["metadata"]["annotations"]):
+    elif obj["metadata"].get("annotations", MISSING) in ({}, None):
         view[_PLACE] = ["annotations", obj["metadata"]["annotations"]]
     return view
 
@@ -578,7 +579,7 @@ def _set_annotations(obj: Raw, annotations: Raw, place: Any) -> None:
     if annotations:
         metadata["annotations"] = annotations
     form, *value = place if isinstance(place, list) and place else [None]
-    if value and form == "annotations" and not annotations:
+    if value and form == "annotations" and not annotations and value[0] in ({}, None):
         metadata["annotations"] = value[0]
     if metadata or "metadata" in obj:
         obj["metadata"] = metadata

@@ -27,7 +27,16 @@ from tink.api.yaml import objects as read_objects
 from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
-from tink.versions import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, ConversionError, convert
+from tink.versions import (
+    INCOMPLETE_ANNOTATION,
+    NEW,
+    NEW_ANNOTATION,
+    OLD,
+    OLD_ANNOTATION,
+    ConversionError,
+    convert,
+    inherit_residue,
+)
 from tink.versions.residue import PLAIN, difference, same
 
 OBJECTS = int(os.environ.get("TINKEDGE_VERSIONS_OBJECTS", "300"))
@@ -467,8 +476,9 @@ def _any_shape(any_: Any_, obj: Raw) -> Raw:
     chance = any_.pick(0.02, 0.1, 0.3)
     damaged = {name: _damaged(any_, value, chance) for name, value in obj.items()}
     metadata = damaged["metadata"]
-    if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"] = {key: str(value) for key, value in metadata["annotations"].items()}
+    if isinstance(metadata, dict) and metadata.get("annotations") is not None:
+        annotations = metadata["annotations"] if isinstance(metadata["annotations"], dict) else {}
+        metadata["annotations"] = {key: str(value) for key, value in annotations.items()}
     return damaged | {"apiVersion": obj["apiVersion"], "kind": "Hardware"}
 
 
@@ -514,15 +524,30 @@ def test_a_part_of_an_object_is_converted_without_the_rest(field: str) -> None:
             assert equal(without_residue(_plain(back(made))), without_residue(_plain(part)))
 
 
-def test_a_hostile_residue_raises_nothing() -> None:
+HOSTILE_PATHS = [
+    ["annotations", "other"],
+    ["annotations", INSTANCE_ID_ANNOTATION],
+    ["annotations", METADATA_ANNOTATION],
+    ["metadata"],
+    ["spec", "interfaces"],
+    ["spec", "interfaces", ""],
+    ["spec", "networkInterfaces", MAC],
+]
+
+
+def test_a_hostile_residue_raises_nothing_and_adds_no_annotation() -> None:
     for any_ in each_random(15):
         old, new = any_.old(), any_.new()
         for obj, name in ((old, NEW_ANNOTATION), (new, OLD_ANNOTATION)):
-            entries = _damaged(
-                any_, json.loads(up(any_.old())["metadata"].get("annotations", {}).get(OLD_ANNOTATION, "[]")), 0.1
-            )
+            residue = json.loads(up(any_.old())["metadata"].get("annotations", {}).get(OLD_ANNOTATION, "[]"))
+            entries = [_damaged(any_, each, 0.1) for each in residue]
+            entries += [{"path": path, "to": any_.pick(1, {}, ["x"])} for path in HOSTILE_PATHS]
             obj["metadata"]["annotations"] = {name: json.dumps(entries)}
-        json.dumps([up(down(up(old))), down(up(down(new)))])
+        for made in (up(old), down(up(old)), down(new), up(down(new))):
+            assert same(json.loads(json.dumps(made)), made)
+            annotations = made["metadata"].get("annotations", {})
+            assert all(isinstance(each, str) for each in annotations.values())
+            assert "other" not in annotations
 
 
 # --- real objects
@@ -645,6 +670,7 @@ def test_a_field_of_both_versions_needs_no_residue(old: Raw, spec: Raw) -> None:
         ({"name_servers": ["2001:db8::53"]}, {}),
         ({"ip": {"address": "fe80::1", "family": 6}}, {}),
         ({"ip": {"address": "10.0.0.7", "family": 6}}, {}),
+        ({"ip": {"address": "x:y"}}, {}),
         ({"ip": {"address": "2001:DB8:0::7/56"}}, {"ipv6": {"address": "2001:db8::7", "prefixLength": 56}}),
         ({"hostname": "no name"}, {}),
     ],
@@ -750,6 +776,17 @@ def test_capt_changes_what_it_writes_and_nothing_else() -> None:
     assert annotations == {"tinkerbell.org/boot-path": "auto", "v1alpha1.tinkerbell.org/provisioned": "true"}
 
 
+def test_an_object_replaced_without_its_annotation_keeps_the_fields_of_v1alpha2() -> None:
+    stored = completed(objects.hardware(osie={"name": "lab"}, dhcp={"ipv6": {"address": "2001:db8::7"}}))
+    old = without_residue(down(stored))
+    old["spec"]["userData"] = "boot"
+    inherited = inherit_residue(old, stored)
+    assert "annotations" not in old["metadata"]
+    assert completed(up(inherited))["spec"] == stored["spec"] | {"instance": {"userdata": "boot"}}
+    assert inherit_residue(inherited, objects.hardware()) is inherited
+    assert inherit_residue(old, objects.hardware()) is old
+
+
 # --- annotations
 
 
@@ -784,6 +821,14 @@ def test_metadata_of_v1alpha1_becomes_annotations_and_returns() -> None:
     edited = down(new)["spec"]
     assert edited["metadata"]["instance"] == instance | {"id": "i-2"}
     assert "agentID" not in edited
+
+
+def test_partitions_that_are_too_long_for_an_annotation_are_residue() -> None:
+    storage = {"disks": [{"device": "/dev/sda", "wipe_table": True}] * 4000}
+    old = old_hardware(metadata={"instance": {"storage": storage}})
+    new = up(old)
+    assert STORAGE_ANNOTATION not in new["metadata"]["annotations"]
+    assert equal(down(new), old)
 
 
 def test_an_edit_of_tags_keeps_further_metadata_of_v1alpha2() -> None:
