@@ -72,6 +72,7 @@ NATIVE: Raw = {
                 "null",
                 "{{ .Params.x }}",
                 'it\'s "{{ printf `%s` $.Params.y }}"',
+                '{{ printf "o\'clock %s" .Params.x }}',
                 "a\nb\n",
                 "0600",
             ],
@@ -304,7 +305,7 @@ def test_native_template_is_a_text_that_gives_the_same_actions() -> None:
 def test_native_template_renders_as_a_text_of_v1alpha1() -> None:
     text = convert(new(NATIVE), OLD)["spec"]["data"]
     first, second = render(text, {}, {"x": "1", "y": "2", "z": "3", "device_1": "m"}).actions
-    assert first["args"] == ["x", "", "~", "null", "1", 'it\'s "2"', "a\nb\n", "0600"]
+    assert first["args"] == ["x", "", "~", "null", "1", 'it\'s "2"', "o'clock 1", "a\nb\n", "0600"]
     assert first["env"] == {"X": "3", "A": "yes", "B": "é\t"}
     assert first["volumes"] == ["/dev:/dev", "/a:/b:ro"]
     assert second["reboots"] is True
@@ -323,6 +324,17 @@ def test_edited_text_of_a_native_template_counts() -> None:
     stored = convert(view, NEW)
     assert text_of(stored) == view["spec"]["data"]
     assert stored["spec"]["actions"][0]["image"] == "j"
+
+
+def test_new_text_for_a_native_template_does_not_mix_with_its_former_actions() -> None:
+    # v1alpha1 has no data for this expression, so the whole spec is in the residue.
+    stored = new({**NATIVE, "env": {"CARDS": "{{ .hardware.spec.networkInterfaces }}"}})
+    view = convert(stored, OLD)
+    assert convert(view, NEW) == stored
+    view["spec"] = {"data": TEXT.replace("    volumes: [/dev:/dev]\n", "")}
+    again = convert(view, NEW)
+    assert again["spec"] == {"actions": SHOWN["actions"]}
+    assert text_of(again) == view["spec"]["data"]
 
 
 def test_image_in_v1alpha1_stays_when_a_client_drops_the_annotation() -> None:
@@ -357,6 +369,13 @@ def test_text_that_has_no_actions_gets_a_placeholder_and_the_reason(text: str, r
     assert len(said) <= 1024
     assert text_of(stored) == text
     assert convert(stored, OLD) == old(text)
+
+
+def test_reason_that_an_operator_removes_stays_removed_after_a_change_in_v1alpha1() -> None:
+    stored = convert(old("{{ .x"), NEW)
+    del stored["metadata"]["annotations"][INCOMPLETE_ANNOTATION]
+    view = convert(stored, OLD)
+    assert convert(view, NEW) == stored
 
 
 def test_template_without_a_text_gets_a_placeholder_and_comes_back_without_it() -> None:

@@ -221,6 +221,20 @@ def test_names_that_are_missing_are_filled_in_and_marked() -> None:
     assert convert(stored, OLD) == old({})
 
 
+def test_name_that_stands_for_nothing_is_not_shown_in_v1alpha1() -> None:
+    assert (
+        "hardwareRef" not in convert(new({"hardwareRef": {"name": UNSET}, "templateRef": {"name": "t"}}), OLD)["spec"]
+    )
+
+
+def test_parameter_that_is_too_long_is_kept_for_v1alpha1_alone() -> None:
+    obj = old({**CAPT, "hardwareMap": {"a": "x" * 131_073, "b": "y"}})
+    stored = convert(obj, NEW)
+    assert stored["spec"]["templateParams"] == {"b": "y"}
+    assert refusals(stored) == []
+    assert convert(stored, OLD) == obj
+
+
 def test_disabled_holds_the_workflow_and_false_lets_it_go() -> None:
     stored = convert(old({**CAPT, "disabled": True}), NEW)
     assert stored["metadata"]["annotations"] == {HOLD_ANNOTATION: DISABLED}
