@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions import template, workflow
+from tink.versions.hardware import HARDWARE
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
-from tink.versions.template import TEMPLATE_ANNOTATION, text_of
+from tink.versions.template import TEMPLATE, TEMPLATE_ANNOTATION, text_of
+from tink.versions.workflow import WORKFLOW
 
-KINDS: Final[dict[str, Kind]] = {"Template": template.KIND, "Workflow": workflow.KIND}
+KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE, "Template": TEMPLATE, "Workflow": WORKFLOW}
 """The kinds that both versions have."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in a message."""
@@ -50,6 +51,22 @@ def convert(obj: Raw, api_version: str) -> Raw:
     return dict(obj) if source == api_version else translate(obj, found, api_version)
 
 
+def inherit_residue(old: Raw, stored: Raw) -> Raw:
+    """Return a v1alpha1 object with the residue of the v1alpha2 object that it replaces.
+
+    A client that replaces the whole object (`kubectl replace`) drops the annotation of a view, and with it the fields
+    that v1alpha2 alone has. An object that has the annotation is returned unchanged.
+
+    Raises ConversionError as `convert` does.
+    """
+    metadata = as_mapping(old.get("metadata"))
+    annotations = as_mapping(metadata.get("annotations"))
+    view = as_mapping(as_mapping(convert(stored, OLD).get("metadata")).get("annotations"))
+    if NEW_ANNOTATION in annotations or NEW_ANNOTATION not in view:
+        return old
+    return old | {"metadata": metadata | {"annotations": annotations | {NEW_ANNOTATION: view[NEW_ANNOTATION]}}}
+
+
 def _shown(value: object) -> str:
     return repr(value)[:_MAX_SHOWN]
 
@@ -64,5 +81,6 @@ __all__ = [
     "ConversionError",
     "Kind",
     "convert",
+    "inherit_residue",
     "text_of",
 ]

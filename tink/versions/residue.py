@@ -164,8 +164,11 @@ def _order(wanted: Any, items: Raw) -> list[str]:
 
 
 def difference(truth: Raw, guess: Raw, structure: Structure) -> list[Entry]:
-    """Return the entries that make `guess` equal to `truth`, sorted by path. Both are opened views of a structure."""
-    entries = list(_differences(truth, guess, structure, ()))
+    """Return the entries that make `guess` equal to `truth`, sorted by path. Both are opened views of a structure.
+
+    The order of a keyed list is always among them: items that are added later must not come between.
+    """
+    entries = [*_differences(truth, guess, structure, ()), *_orders(truth, structure, ())]
     entries.sort(key=lambda entry: entry["path"])
     return entries
 
@@ -173,7 +176,7 @@ def difference(truth: Raw, guess: Raw, structure: Structure) -> list[Entry]:
 def _differences(truth: Raw, guess: Raw, structure: Structure, path: tuple[str, ...]) -> Iterator[Entry]:
     for key in guess | truth:
         before, after = guess.get(key, MISSING), truth.get(key, MISSING)
-        if same(before, after):
+        if same(before, after) or (structure.key is not None and key == ORDER and _is_order(after)):
             continue
         child, at = structure.child(key), (*path, key)
         are_mappings = isinstance(before, dict) and isinstance(after, dict)
@@ -188,6 +191,19 @@ def _differences(truth: Raw, guess: Raw, structure: Structure, path: tuple[str, 
             yield from _differences(after, before, child, at)
         else:
             yield _entry(at, before, after)
+
+
+def _orders(truth: Any, structure: Structure, path: tuple[str, ...]) -> Iterator[Entry]:
+    if not isinstance(truth, dict):
+        return
+    if structure.key is not None and _is_order(truth.get(ORDER)):
+        yield _entry((*path, ORDER), MISSING, truth[ORDER])
+    for name, child in structure.fields.items():
+        yield from _orders(truth.get(name), child, (*path, name))
+
+
+def _is_order(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
 
 
 def _is_collection(value: Any) -> bool:
@@ -367,10 +383,10 @@ def encode(entries: list[Entry]) -> str:
     The text depends on nothing but the entries. It is empty if they cannot be written as JSON (too deep).
     """
     try:
-        plain = orjson.dumps(entries)
+        plain = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer of more than 64 bits
         try:
-            plain = json.dumps(entries, separators=(",", ":")).encode()
+            plain = json.dumps(entries, separators=(",", ":"), sort_keys=True).encode()
         except (RecursionError, ValueError, TypeError):
             return ""
     if len(plain) <= MAX_PLAIN_BYTES:
@@ -441,7 +457,8 @@ class Kind:
     guard: Callable[[Raw], str] | None = None
     """Returns a text for a v1alpha1 view. The residue of the v1alpha2 form is void as a whole once that has changed."""
     without_defaults: Callable[[Raw], Raw] = lambda view: view
-    """Returns a v1alpha2 view without the fields that have v1alpha2's default. The API adds them after a conversion."""
+    """Returns a v1alpha2 view without the fields that have v1alpha2's default. The API adds them after a conversion, so
+    `up` leaves them out, too."""
 
 
 _OWN_ANNOTATIONS: Final = frozenset({OLD_ANNOTATION, NEW_ANNOTATION, INCOMPLETE_ANNOTATION})
@@ -463,9 +480,8 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
         residue = annotations.pop(OLD_ANNOTATION, None)
         view = _view(obj, annotations, kind, kind.json_annotations)
         made = _merged(kind.down(view, metadata), decode(residue), kind.old)
-        again = kind.without_defaults(kind.up(made, metadata))
         guard = None if kind.guard is None else kind.guard(made)
-        left = _residue(kind.without_defaults(view), again, kind.new, guard)
+        left = _residue(kind.without_defaults(view), kind.up(made, metadata), kind.new, guard)
         status, name = kind.down_status(obj), NEW_ANNOTATION
     for key, value in (("spec", made.get("spec", MISSING)), ("status", status)):
         if value is MISSING:
@@ -473,7 +489,11 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
         else:
             result[key] = value
     kept = {key: value for key, value in annotations.items() if not _is_managed(key, kind)}
-    kept |= {key: _annotation_text(value) for key, value in as_mapping(made.get("annotations")).items()}
+    for key, value in as_mapping(made.get("annotations")).items():
+        text = _annotation_text(value) if key in kind.json_annotations else value
+        # Users can edit a residue, and one annotation that is no text would break each list of the objects.
+        if _is_managed(key, kind) and isinstance(text, str):
+            kept[key] = text
     if left:
         kept[name] = left
     _set_annotations(result, kept, made.get(_PLACE))
@@ -505,7 +525,7 @@ def _view(obj: Raw, annotations: Raw, kind: Kind, structured: frozenset[str]) ->
         view[_PLACE] = ["absent"]
     elif not isinstance(obj["metadata"], dict):
         view[_PLACE] = ["metadata", obj["metadata"]]
-    elif "annotations" in obj["metadata"] and not as_mapping(obj["metadata"]["annotations"]):
+    elif obj["metadata"].get("annotations", MISSING) in ({}, None):
         view[_PLACE] = ["annotations", obj["metadata"]["annotations"]]
     return view
 
@@ -523,7 +543,12 @@ def canonical(text: Any) -> Any:
 
 
 def _annotation_text(value: Any) -> Any:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(value, sort_keys=True)
 
 
 def _guarded(entries: list[Entry], guard: str) -> list[Entry]:
@@ -556,7 +581,7 @@ def _set_annotations(obj: Raw, annotations: Raw, place: Any) -> None:
     if annotations:
         metadata["annotations"] = annotations
     form, *value = place if isinstance(place, list) and place else [None]
-    if value and form == "annotations" and not annotations:
+    if value and form == "annotations" and not annotations and value[0] in ({}, None):
         metadata["annotations"] = value[0]
     if metadata or "metadata" in obj:
         obj["metadata"] = metadata

@@ -285,4 +285,6 @@ def _text_hash(view: Raw) -> str:
     return _hash(text) if isinstance(text, str) else ""
 
 
-KIND: Final = Kind(up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_ANNOTATION}), guard=_text_hash)
+TEMPLATE: Final = Kind(
+    up, down, _up_status, _down_status, annotations=frozenset({TEMPLATE_ANNOTATION}), guard=_text_hash
+)

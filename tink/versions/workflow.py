@@ -392,7 +392,7 @@ def _duration(start: str, stop: str) -> str:
     return "".join(parts) or "0s"
 
 
-KIND: Final = Kind(
+WORKFLOW: Final = Kind(
     up,
     down,
     _up_status,
