@@ -18,9 +18,8 @@ from tests.unit.versions.properties import (
     refusals,
     without_residue,
 )
-from tests.unit.versions.rendering import CORPORA, cases
+from tests.unit.versions.rendering import CORPORA, cases, objects_of
 from tink.api.v1alpha2 import Raw
-from tink.api.yaml import read
 from tink.template import parse_fields
 from tink.versions import (
     INCOMPLETE_ANNOTATION,
@@ -237,18 +236,13 @@ def test_partial_objects_are_converted_in_both_directions() -> None:
 # --- corpora
 
 
-@pytest.mark.parametrize("file", sorted(CORPORA.glob("*.in.yaml")), ids=lambda path: path.name)
-def test_real_templates_of_v1alpha1_come_back(file: Path) -> None:
-    for obj in read(file.read_text()):
-        if obj and obj.get("kind") == "Template" and obj["apiVersion"] == OLD:
+@pytest.mark.parametrize("file", sorted(CORPORA.glob("*.yaml")), ids=lambda path: path.name)
+def test_real_templates_come_back(file: Path) -> None:
+    for obj in objects_of(file, "Template"):
+        if obj["apiVersion"] == OLD:
             check_up_and_down(obj)
             assert text_of(convert(obj, NEW)) == obj["spec"]["data"]
-
-
-@pytest.mark.parametrize("file", sorted(CORPORA.glob("*.out.yaml")), ids=lambda path: path.name)
-def test_real_templates_of_v1alpha2_come_back(file: Path) -> None:
-    for obj in read(file.read_text()):
-        if obj and obj.get("kind") == "Template":
+        else:
             check_down_and_up(obj)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.versions.properties import (
     random_objects,
     refusals,
 )
+from tests.unit.versions.rendering import CORPORA, objects_of
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.versions import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, convert
@@ -195,6 +197,15 @@ def test_partial_objects_are_converted_in_both_directions() -> None:
         part = partial(obj, rng)
         target = NEW if part["apiVersion"] == OLD else OLD
         assert convert(part, target) == convert(copy.deepcopy(part), target)
+
+
+@pytest.mark.parametrize("file", sorted(CORPORA.glob("*.yaml")), ids=lambda path: path.name)
+def test_real_workflows_come_back(file: Path) -> None:
+    for obj in objects_of(file, "Workflow"):
+        if obj["apiVersion"] == OLD:
+            check_up_and_down(obj)
+        else:
+            check_down_and_up(obj)
 
 
 # --- fields
