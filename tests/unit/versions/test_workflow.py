@@ -191,6 +191,15 @@ def test_damaged_objects_are_converted_in_both_directions() -> None:
             assert refusals(converted) == []
 
 
+def test_deeply_nested_objects_are_converted_in_both_directions() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    for spec in (deep, {"bootOptions": deep}, {"templateParams": [deep], "hardwareMap": deep}):
+        convert(old(spec), NEW)
+        convert(new(spec), OLD)
+
+
 def test_partial_objects_are_converted_in_both_directions() -> None:
     rng = random.Random(7)
     for obj in [*random_objects(random_old, 8), *random_objects(_with_status, 9)]:
