@@ -244,16 +244,14 @@ class _View:
 
     def __init__(self, view: Raw, structure: Structure) -> None:
         self._view = view
-        self._shape = structure
+        self._structure = structure
         self._orders: list[tuple[tuple[str, ...], Any]] = []
         """Paths and values of orders that are set at the end."""
 
     def remove(self, path: tuple[str, ...], before: Any, after: Any) -> None:
         """Remove the leaves of `before`, if `after` is absent or a leaf in the place of a mapping."""
         found = self._find(path)
-        if found is None or (found.is_order and before is not MISSING):
-            return
-        if before is not MISSING and (after is MISSING or found.is_tree(before)):
+        if found is not None and before is not MISSING and (after is MISSING or found.is_tree(before)):
             self._remove(path, before)
 
     def _remove(self, path: tuple[str, ...], before: Any) -> None:
@@ -339,7 +337,7 @@ class _View:
         With `create`, an absent mapping counts as an empty one, unless it would be an item of a collection.
         """
         container: Any = self._view
-        structure = self._shape
+        structure = self._structure
         for key in path[:-1]:
             child = container.get(key, MISSING)
             if child is MISSING and create and structure.item is None:

@@ -670,6 +670,7 @@ def test_a_field_of_both_versions_needs_no_residue(old: Raw, spec: Raw) -> None:
         ({"name_servers": ["2001:db8::53"]}, {}),
         ({"ip": {"address": "fe80::1", "family": 6}}, {}),
         ({"ip": {"address": "10.0.0.7", "family": 6}}, {}),
+        ({"ip": {"address": "x:y"}}, {}),
         ({"ip": {"address": "2001:DB8:0::7/56"}}, {"ipv6": {"address": "2001:db8::7", "prefixLength": 56}}),
         ({"hostname": "no name"}, {}),
     ],

@@ -171,6 +171,13 @@ def test_an_item_without_a_key_keeps_its_place() -> None:
     assert _applied(_cards("q"), entries) == {"cards": [{"a": 1}, "text", {"name": "p", "a": 2}, {"name": "q"}]}
 
 
+def test_a_text_in_the_place_of_a_list_is_carried_until_the_list_changes() -> None:
+    structure = Structure({"spec": STRUCTURE})
+    entries = _between({"spec": {"cards": "text"}}, {"spec": _cards("p")}, structure)
+    assert _applied({"spec": _cards("p")}, entries, structure) == {"spec": {"cards": "text"}}
+    assert _applied({"spec": _cards("q")}, entries, structure) == {"spec": _cards("q")}
+
+
 def test_a_mapping_in_the_place_of_a_list_is_carried() -> None:
     truth = {"cards": {"": ["p"], "p": {}}}
     assert _applied(_cards("p"), _between(truth, _cards("p"))) == truth
