@@ -59,7 +59,6 @@ from tink.kube.runtime import (
 )
 from tink.limits import FairSemaphore
 from tink.metrics.families import counter, gauge
-from tink.versions.rendering import render_template
 from tink.workflow.guards import has_ended, hold_of, is_history, paused, protected
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import (
@@ -273,7 +272,7 @@ class WorkflowController:
         hardware: Informer,
         templates: Informer,
         settings: ControllerSettings | None = None,
-        render: Render = render_template,
+        render: Render | None = None,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = steady,
         elector: LeaderElector | None = None,
@@ -284,7 +283,12 @@ class WorkflowController:
         self._hardware = hardware
         self._templates = templates
         self._settings = settings or ControllerSettings()
-        self._render = render
+        if render is None:
+            # Imported here, because each command loads the settings of the controller.
+            from tink.versions.rendering import render_template
+
+            render = render_template
+        self._render: Render = render
         self._clock = clock
         self._elector = elector
         self._ages = TimestampAges(clock, elapsed)

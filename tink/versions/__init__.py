@@ -18,11 +18,12 @@ from typing import Final
 
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions import hardware, template, workflow
+from tink.versions.hardware import HARDWARE
 from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
-from tink.versions.template import text_of
+from tink.versions.template import TEMPLATE, text_of
+from tink.versions.workflow import WORKFLOW
 
-KINDS: Final[dict[str, Kind]] = {"Hardware": hardware.KIND, "Template": template.KIND, "Workflow": workflow.KIND}
+KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE, "Template": TEMPLATE, "Workflow": WORKFLOW}
 """The kinds that both versions have."""
 DEFINITIONS: Final = tuple(f"{plural}.{GROUP}" for plural in ("hardware", "templates", "workflows"))
 """The names of their CustomResourceDefinitions."""

@@ -510,7 +510,7 @@ def _down_status(obj: Raw) -> Any:
     return old | {_STATUS: new}
 
 
-KIND: Final = Kind(
+HARDWARE: Final = Kind(
     up=_up,
     down=_down,
     up_status=_up_status,

@@ -30,7 +30,7 @@ from tink.convert.findings import FindingKind, Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_workflow
 from tink.printable import printable
 from tink.timestamps import rfc3339
-from tink.versions.residue import INCOMPLETE_ANNOTATION, MISSING, Kind
+from tink.versions.residue import INCOMPLETE_ANNOTATION, MAX_DEPTH, MISSING, Kind
 from tink.workflow.guards import awaits_boot
 from tink.workflow.status import (
     REASON_ACTION_TIMEOUT,
@@ -160,8 +160,11 @@ def down(view: Raw, _metadata: Raw) -> Raw:
     return {**({"spec": spec} if spec else {}), **({"annotations": annotations} if annotations else {})}
 
 
-def _copied(value: Raw) -> Raw:
-    return {key: _copied(item) if isinstance(item, dict) else item for key, item in value.items()}
+def _copied(value: Raw, depth: int = MAX_DEPTH) -> Raw:
+    """Return a copy whose nested mappings are new, down to the depth below which a residue changes none."""
+    if not depth:
+        return value
+    return {key: _copied(item, depth - 1) if isinstance(item, dict) else item for key, item in value.items()}
 
 
 def without_defaults(view: Raw) -> Raw:
@@ -392,7 +395,7 @@ def _duration(start: str, stop: str) -> str:
     return "".join(parts) or "0s"
 
 
-KIND: Final = Kind(
+WORKFLOW: Final = Kind(
     up,
     down,
     _up_status,

@@ -23,6 +23,13 @@ class Case(NamedTuple):
     hardware_map: dict[str, str]
 
 
+def objects_of(file: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the objects of a kind in a file, also those in Lists."""
+    documents = [each for each in read(file.read_text()) if each]
+    objects = [item for each in documents for item in each.get("items", [each])]
+    return [each for each in objects if each.get("kind") == kind]
+
+
 def cases() -> dict[str, Case]:
     """Return the cases by name: those of rendering.yaml, and each Template of the corpora of conversions."""
     given = next(read((HERE / "rendering.yaml").read_text()))
@@ -33,10 +40,10 @@ def cases() -> dict[str, Case]:
         text = case["text"] if task is None else f"name: t\ntasks:\n- name: t\n  worker: w\n  actions:\n{actions}"
         found[name] = Case(text, given["hardware"][case.get("hardware", "full")], given["maps"]["one"])
     for file in sorted(CORPORA.glob("*.in.yaml")):
-        for index, document in enumerate(read(file.read_text())):
-            if document and document.get("kind") == "Template" and isinstance(document["spec"].get("data"), str):
+        for index, obj in enumerate(objects_of(file, "Template")):
+            if isinstance(obj["spec"].get("data"), str):
                 name = f"{file.name.removesuffix('.in.yaml')}-{index}"
-                found[name] = Case(document["spec"]["data"], given["hardware"]["full"], given["maps"]["one"])
+                found[name] = Case(obj["spec"]["data"], given["hardware"]["full"], given["maps"]["one"])
     return found
 
 

@@ -16,7 +16,7 @@ from tink.versions.rendering import ERROR, RenderedTemplate, render
 CASES = cases()
 GO: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
 DIFFERENT = {
-    "eksa-ubuntu-1": "Tinkerbell has no netmaskToCIDR, which EKS Anywhere's Tinkerbell has",
+    "eksa-ubuntu-0": "Tinkerbell has no netmaskToCIDR, which EKS Anywhere's Tinkerbell has",
     "empty-text": "without a task, Tinkerbell's own check fails after yaml.v3",
     "scalars-are-taken-as-written": "a variable with = in its name is an error here",
     "refused-0": "Tinkerbell runs several tasks, one after the other, and each on the machine of its worker",
@@ -94,7 +94,7 @@ def test_denied_reference_is_named() -> None:
 
 
 def test_netmask_function_of_eks_anywhere_exists() -> None:
-    assert render_case("eksa-ubuntu-1").actions
+    assert render_case("eksa-ubuntu-0").actions
 
 
 def test_last_action_that_reboots_gets_reboots_and_waitdaemon_is_unwrapped() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.versions.properties import (
     random_objects,
     refusals,
 )
+from tests.unit.versions.rendering import CORPORA, objects_of
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
 from tink.versions import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, convert
@@ -189,12 +191,30 @@ def test_damaged_objects_are_converted_in_both_directions() -> None:
             assert refusals(converted) == []
 
 
+def test_deeply_nested_objects_are_converted_in_both_directions() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    for spec in (deep, {"bootOptions": deep}, {"templateParams": [deep], "hardwareMap": deep}):
+        convert(old(spec), NEW)
+        convert(new(spec), OLD)
+
+
 def test_partial_objects_are_converted_in_both_directions() -> None:
     rng = random.Random(7)
     for obj in [*random_objects(random_old, 8), *random_objects(_with_status, 9)]:
         part = partial(obj, rng)
         target = NEW if part["apiVersion"] == OLD else OLD
         assert convert(part, target) == convert(copy.deepcopy(part), target)
+
+
+@pytest.mark.parametrize("file", sorted(CORPORA.glob("*.yaml")), ids=lambda path: path.name)
+def test_real_workflows_come_back(file: Path) -> None:
+    for obj in objects_of(file, "Workflow"):
+        if obj["apiVersion"] == OLD:
+            check_up_and_down(obj)
+        else:
+            check_down_and_up(obj)
 
 
 # --- fields
@@ -219,6 +239,20 @@ def test_names_that_are_missing_are_filled_in_and_marked() -> None:
         "spec.templateRef.name: the v1alpha1 Workflow names no Template"
     )
     assert convert(stored, OLD) == old({})
+
+
+def test_name_that_stands_for_nothing_is_not_shown_in_v1alpha1() -> None:
+    assert (
+        "hardwareRef" not in convert(new({"hardwareRef": {"name": UNSET}, "templateRef": {"name": "t"}}), OLD)["spec"]
+    )
+
+
+def test_parameter_that_is_too_long_is_kept_for_v1alpha1_alone() -> None:
+    obj = old({**CAPT, "hardwareMap": {"a": "x" * 131_073, "b": "y"}})
+    stored = convert(obj, NEW)
+    assert stored["spec"]["templateParams"] == {"b": "y"}
+    assert refusals(stored) == []
+    assert convert(stored, OLD) == obj
 
 
 def test_disabled_holds_the_workflow_and_false_lets_it_go() -> None:
