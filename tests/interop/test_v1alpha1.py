@@ -1,0 +1,356 @@
+"""Clients of Tinkerbell's v1alpha1, unchanged, on an API that serves it beside v1alpha2.
+
+kubectl, an old and a new one, does what people, Helm and Argo CD do. In a rack, a real `tinkedge up` runs Workflows
+that were created in v1alpha1, with our agent and with simulated agents of HookOS.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.interop.conftest import Kubectl
+from tests.interop.test_kubectl import Watch, wait_until_gone
+from tink.api.yaml import objects
+
+pytestmark = pytest.mark.long
+
+OLD = "tinkerbell.org/v1alpha1"
+CORPORA = Path(__file__).resolve().parents[1] / "unit" / "convert" / "corpora"
+OLD_HARDWARE, OLD_TEMPLATES, OLD_WORKFLOWS = (
+    f"{plural}.v1alpha1.tinkerbell.org" for plural in ("hardware", "templates", "workflows")
+)
+SERVER_WRITTEN = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "finalizers")
+MAC = "52:54:00:12:34:56"
+MACHINE: Final[dict[str, Any]] = {
+    "apiVersion": OLD,
+    "kind": "Hardware",
+    "metadata": {"name": "hw1", "labels": {"type": "cp"}},
+    "spec": {
+        "disks": [{"device": "/dev/vda"}],
+        "interfaces": [
+            {
+                "dhcp": {
+                    "arch": "x86_64",
+                    "hostname": "hw1",
+                    "ip": {"address": "172.31.77.50", "gateway": "172.31.77.1", "netmask": "255.255.255.0"},
+                    "lease_time": 86400,
+                    "mac": MAC,
+                    "name_servers": ["1.1.1.1"],
+                    "uefi": True,
+                },
+                "netboot": {"allowPXE": True, "allowWorkflow": True},
+            }
+        ],
+        "metadata": {"facility": {"facility_code": "onprem"}, "instance": {"hostname": "hw1", "id": MAC}},
+    },
+}
+TEMPLATE: Final[dict[str, Any]] = {
+    "apiVersion": OLD,
+    "kind": "Template",
+    "metadata": {"name": "install"},
+    "spec": {
+        "data": """version: "0.1"
+name: install
+global_timeout: 600
+tasks:
+  - name: "os"
+    worker: "{{.device_1}}"
+    actions:
+      - name: "look"  # a comment stays
+        image: IMAGE
+        timeout: 60
+        command: ["/bin/sh", "-c", "test {{ index .Hardware.Disks 0 }} = /dev/vda"]
+      - name: "write"
+        image: IMAGE
+        timeout: 60
+        command: ["/bin/sh", "-c", "echo $WORD"]
+        environment: {WORD: "{{ .word }}"}
+""".replace("IMAGE", "registry.example/shell:1")
+    },
+}
+WORKFLOW: Final[dict[str, Any]] = {
+    "apiVersion": OLD,
+    "kind": "Workflow",
+    "metadata": {"name": "install"},
+    "spec": {"hardwareMap": {"device_1": MAC, "word": "done"}, "hardwareRef": "hw1", "templateRef": "install"},
+}
+
+
+def changed(obj: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """Return a copy of an object with further metadata."""
+    found = deepcopy(obj)
+    found["metadata"].update(metadata)
+    return found
+
+
+def corpora() -> list[dict[str, Any]]:
+    """Return the v1alpha1 objects of real sites as a repository has them: without what a server wrote.
+
+    Two values differ: upstream's schema refuses a MAC address with capital letters, and Kubernetes refuses a null in
+    a server-side apply (tests/unit/kubeapi/apiserver/managed_fields/recorded/nulls.json).
+    """
+    files = [*CORPORA.glob("hardware/*"), *CORPORA.glob("templates/*.in.yaml")]
+    found = [obj for file in sorted(files) for obj in objects(file.read_text()) if obj["apiVersion"] == OLD]
+    for obj in found:
+        obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in SERVER_WRITTEN}
+        obj["metadata"].get("annotations", {}).pop("kubectl.kubernetes.io/last-applied-configuration", None)
+        obj["metadata"].pop("ownerReferences", None)  # the owner is not here, and nothing stays without its owner
+        obj.pop("status", None)
+        if obj["spec"].get("bmcRef", {}).get("apiGroup", "") is None:
+            del obj["spec"]["bmcRef"]["apiGroup"]
+        for interface in obj["spec"].get("interfaces", ()):
+            interface["dhcp"]["mac"] = interface["dhcp"]["mac"].lower()
+    return found
+
+
+def stream(*several: dict[str, Any]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": several})
+
+
+async def apply(kubectl: Kubectl, *several: dict[str, Any]) -> str:
+    return await kubectl("apply", "-f", "-", stdin=stream(*several))
+
+
+async def old(kubectl: Kubectl, plural: str = OLD_HARDWARE, name: str = "hw1") -> Any:
+    return await kubectl.object(plural, name)
+
+
+async def new(kubectl: Kubectl, plural: str = "hardware", name: str = "hw1") -> Any:
+    return await kubectl.object(f"{plural}.v1alpha2.tinkerbell.org", name)
+
+
+def interface(obj: dict[str, Any]) -> Any:
+    """Return the interface of a Hardware of either version."""
+    found = obj["spec"].get("interfaces") or [obj["spec"]["networkInterfaces"][MAC]]
+    return found[0]
+
+
+# --- GitOps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["client-side", "server-side"])
+async def test_diff_of_sites_manifests_is_empty_after_apply_and_another_apply_writes_nothing(
+    both_versions: Kubectl, mode: str
+) -> None:
+    """As Helm and Argo CD compare, after a sync."""
+    kubectl, manifests = both_versions, corpora()
+    for namespace in {obj["metadata"].get("namespace", "default") for obj in manifests} - {"default"}:
+        await kubectl("create", "namespace", namespace)
+    options = ["--server-side"] if mode == "server-side" else []
+    written = stream(*manifests)
+
+    async def apply() -> list[tuple[str, str]]:
+        await kubectl("apply", *options, "-f", "-", stdin=written)
+        found = json.loads(await kubectl("get", "-f", "-", "-o", "json", stdin=written))["items"]
+        return [(obj["metadata"]["name"], obj["metadata"]["resourceVersion"]) for obj in found]
+
+    first = await apply()
+    assert len(first) == len(manifests) > 20
+    ran = await kubectl.run("diff", *options, "-f", "-", stdin=written)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert await apply() == first
+    found = json.loads(await kubectl("get", "-f", "-", "-o", "json", stdin=written))["items"]
+    for obj, manifest in zip(found, manifests, strict=True):
+        for each in obj["spec"].get("interfaces", ()):
+            assert each.pop("disableDhcp") is False  # upstream's default
+        for each in manifest["spec"].get("interfaces", ()):
+            each.pop("disableDhcp", None)
+        assert obj["spec"] == manifest["spec"]
+        assert obj["apiVersion"] == OLD
+
+
+async def test_apply_undoes_an_edit_in_v1alpha2_and_keeps_what_v1alpha1_does_not_have(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    await apply(kubectl, MACHINE)
+    body = {
+        "spec": {"osie": {"name": "hook"}, "networkInterfaces": {MAC: {"dhcp": {"hostname": "other"}}}},
+    }
+    await kubectl("patch", "hw", "hw1", "--type=merge", "-p", json.dumps(body))
+    ran = await kubectl.run("diff", "-f", "-", stdin=stream(MACHINE))
+    assert ran.code == 1
+    assert [line.split() for line in ran.out.splitlines() if " hostname: " in line and line[0] in "+-"] == [
+        ["-", "hostname:", "other"],
+        ["+", "hostname:", "hw1"],
+    ]
+    await apply(kubectl, MACHINE)
+    assert interface(await old(kubectl))["dhcp"]["hostname"] == "hw1"
+    found = await new(kubectl)
+    assert (found["spec"]["osie"], interface(found)["dhcp"]["hostname"]) == ({"name": "hook"}, "hw1")
+
+
+@pytest.mark.parametrize("mode", ["client-side", "server-side"])
+async def test_manifests_change_from_v1alpha1_to_v1alpha2_and_back(both_versions: Kubectl, mode: str) -> None:
+    kubectl = both_versions
+    options = ["--server-side"] if mode == "server-side" else []
+    await kubectl("apply", *options, "-f", "-", stdin=stream(MACHINE))
+    spec = (await new(kubectl))["spec"]
+    today = {**MACHINE, "apiVersion": "tinkerbell.org/v1alpha2", "spec": {**spec, "osie": {"name": "hook"}}}
+    for manifest in (today, MACHINE, MACHINE, today):
+        await kubectl("apply", *options, "-f", "-", stdin=stream(manifest))
+        ran = await kubectl.run("diff", *options, "-f", "-", stdin=stream(manifest))
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+        assert (await new(kubectl))["spec"]["osie"] == {"name": "hook"}, "v1alpha1 has no place for it, and keeps it"
+        assert interface(await old(kubectl))["dhcp"] == interface(MACHINE)["dhcp"]
+
+
+async def test_managers_of_both_versions_conflict_over_one_field_and_share_the_object(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    server_side = ("apply", "--server-side", "-f", "-")
+    await kubectl(*server_side, "--field-manager=argocd", stdin=stream(MACHINE))
+
+    def mine(**dhcp: Any) -> str:
+        interfaces = {MAC: {"dhcp": {"ip": "172.31.77.50", **dhcp}}}
+        about = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "hw1"}}
+        return stream({**about, "spec": {"osie": {"name": "hook"}, "networkInterfaces": interfaces}})
+
+    await kubectl(*server_side, "--field-manager=mine", stdin=mine())
+    ran = await kubectl.run(*server_side, "--field-manager=mine", stdin=mine(hostname="other"))
+    assert ran.code == 1
+    assert 'conflict with "argocd": .spec.interfaces' in ran.err
+    await kubectl(*server_side, "--field-manager=mine", "--force-conflicts", stdin=mine(hostname="other"))
+    assert interface(await old(kubectl))["dhcp"]["hostname"] == "other"
+    ran = await kubectl.run(*server_side, "--field-manager=argocd", stdin=stream(MACHINE))
+    assert (ran.code, 'conflict with "mine"' in ran.err) == (1, True)
+    await kubectl(*server_side, "--field-manager=argocd", "--force-conflicts", stdin=stream(MACHINE))
+    found = await new(kubectl)
+    assert (found["spec"]["osie"], interface(found)["dhcp"]["hostname"]) == ({"name": "hook"}, "hw1")
+    versions = {
+        each["manager"]: each["apiVersion"]
+        for each in json.loads(await kubectl("get", "hw", "hw1", "-o", "json", *shown(kubectl)))["metadata"][
+            "managedFields"
+        ]
+    }
+    assert versions == {"argocd": OLD, "mine": "tinkerbell.org/v1alpha2"}
+
+
+def shown(kubectl: Kubectl) -> list[str]:
+    return ["--show-managed-fields"] if kubectl.minor >= 21 else []
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.smoke
+async def test_both_versions_are_listed_and_explained(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
+    rows = [line.split() for line in (await kubectl("get", OLD_HARDWARE)).splitlines()]
+    assert rows == [["NAME", "STATE"], ["hw1"]]
+    rows = [line.split() for line in (await kubectl("get", OLD_WORKFLOWS)).splitlines()]
+    assert rows == [
+        ["NAME", "TEMPLATE", "STATE", "ACTION", "AGENT", "HARDWARE"],
+        ["install", "install", "hw1"],
+    ]
+    wide = (await kubectl("get", OLD_WORKFLOWS, "-o", "wide")).splitlines()[0].split()
+    assert wide == ["NAME", "TEMPLATE", "STATE", "TASK", "ACTION", "AGENT", "HARDWARE", "TEMPLATE-RENDERING"]
+    assert (await kubectl("get", "hw")).split()[:5] == ["NAME", "STATE", "BOOT", "IP", "MAC"]
+    versions = (await kubectl("api-versions")).split()
+    assert {OLD, "tinkerbell.org/v1alpha2"} <= {*versions}
+    at = f"--api-version={OLD}"
+    assert "boot_file_name" in await kubectl("explain", "hardware.spec.interfaces.dhcp", at)
+    assert "192 KiB" in await kubectl("explain", "template.spec.data", at)
+    assert "executionStart" in await kubectl("explain", "workflow.status.tasks.actions", at)
+    assert "addAttributes" in await kubectl("explain", "wrs.spec.workflow")
+    ran = await kubectl.run("apply", "-f", "-", stdin=stream(MACHINE).replace('"arch"', '"arhc"'))
+    assert (ran.code, 'unknown field "' in ran.err) == (1, True)
+    assert json.loads(await kubectl("get", "--raw", f"/apis/{OLD}/hardware"))["kind"] == "HardwareList"
+    described = await kubectl("describe", OLD_WORKFLOWS, "install")
+    assert "Hardware Map" in described
+
+
+async def test_patch_edit_and_replace_in_one_version_are_seen_in_the_other(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
+    user_data = "#cloud-config\nruncmd: [kubeadm join]\n"
+    await kubectl("patch", OLD_HARDWARE, "hw1", "--type=merge", "-p", json.dumps({"spec": {"userData": user_data}}))
+    assert (await new(kubectl))["spec"]["instance"] == {"userdata": user_data}
+    patch = [
+        {"op": "test", "path": "/spec/interfaces/0/dhcp/mac", "value": MAC},
+        {"op": "replace", "path": "/spec/interfaces/0/netboot/allowPXE", "value": False},
+        {"op": "add", "path": "/spec/disks/-", "value": {"device": "/dev/vdb"}},
+    ]
+    await kubectl("patch", OLD_HARDWARE, "hw1", "--type=json", "-p", json.dumps(patch))
+    found = await new(kubectl)
+    assert found["spec"]["storageDevices"] == ["/dev/vda", "/dev/vdb"]
+    assert interface(await old(kubectl))["netboot"] == {"allowPXE": False, "allowWorkflow": True}
+
+    assert "edited" in await kubectl("edit", "hw", "hw1", KUBE_EDITOR="sed -i s/172.31.77.50/172.31.77.51/")
+    assert interface(await old(kubectl))["dhcp"]["ip"]["address"] == "172.31.77.51"
+    assert "edited" in await kubectl("edit", OLD_HARDWARE, "hw1", KUBE_EDITOR="sed -i s/172.31.77.51/172.31.77.52/")
+    assert interface(await new(kubectl))["dhcp"]["ip"] == "172.31.77.52"
+    assert "edited" in await kubectl("edit", OLD_TEMPLATES, "install", KUBE_EDITOR="sed -i s/shell:1/shell:2/")
+    assert [each["image"] for each in (await new(kubectl, "templates", "install"))["spec"]["actions"]] == [
+        "registry.example/shell:2"
+    ] * 2
+
+    await kubectl("patch", "hw", "hw1", "--type=merge", "-p", '{"spec": {"osie": {"name": "hook"}}}')
+    assert "replaced" in await kubectl("replace", "-f", "-", stdin=stream(MACHINE))
+    found = await new(kubectl)
+    assert (found["spec"]["osie"], found["spec"]["storageDevices"]) == ({"name": "hook"}, ["/dev/vda"])
+    assert "instance" not in found["spec"] or "userdata" not in found["spec"]["instance"]
+    assert interface(await old(kubectl))["dhcp"]["ip"]["address"] == "172.31.77.50"
+    await kubectl("label", OLD_HARDWARE, "hw1", "rack=a")
+    await kubectl("annotate", "hw", "hw1", "note=here")
+    metadata = (await old(kubectl))["metadata"]
+    assert (metadata["labels"], metadata["annotations"]["note"]) == ({"rack": "a", "type": "cp"}, "here")
+    assert "hw1" in await kubectl("get", OLD_HARDWARE, "-l", "rack=a")
+    stale = json.dumps(changed(MACHINE, resourceVersion="1"))
+    assert "the object has been modified" in (await kubectl.run("replace", "-f", "-", stdin=stale)).err
+
+
+async def test_template_keeps_its_text_byte_for_byte_whatever_is_written_beside_it(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    await apply(kubectl, TEMPLATE)
+    await kubectl("annotate", "templates.v1alpha2.tinkerbell.org", "install", "note=here")
+    assert (await old(kubectl, OLD_TEMPLATES, "install"))["spec"] == TEMPLATE["spec"]
+    ran = await kubectl.run("diff", "-f", "-", stdin=stream(TEMPLATE))
+    assert (ran.code, ran.out) == (0, "")
+
+
+async def test_watch_of_each_version_shows_each_change_in_its_version(both_versions: Kubectl) -> None:
+    kubectl = both_versions
+    columns = "custom-columns=V:.apiVersion,H:.spec.{}.hostname,R:.metadata.resourceVersion"
+    old_columns, new_columns = columns.format("interfaces[0].dhcp"), "custom-columns=V:.apiVersion,D:.spec.storageDevices"
+    await apply(kubectl, MACHINE)
+    async with (
+        Watch(kubectl, OLD_HARDWARE, "--no-headers", "-o", old_columns) as olds,
+        Watch(kubectl, "hardware.v1alpha2.tinkerbell.org", "--no-headers", "-o", new_columns) as news,
+    ):
+        assert (await olds.line())[:2] == [OLD, "hw1"]
+        assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/vda]"]
+        interfaces = {"networkInterfaces": {MAC: {"dhcp": {"hostname": "other"}}}}
+        await kubectl("patch", "hw", "hw1", "--type=merge", "-p", json.dumps({"spec": interfaces}))
+        assert (await olds.line())[:2] == [OLD, "other"]
+        assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/vda]"]
+        await kubectl("patch", OLD_HARDWARE, "hw1", "--type=merge", "-p", '{"spec": {"disks": [{"device": "/dev/sd"}]}}')
+        assert (await olds.line())[:2] == [OLD, "other"]
+        assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/sd]"]
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+@pytest.mark.parametrize("owner_version", ["v1alpha1", "v1alpha2"])
+async def test_dependents_go_with_an_owner_that_is_referenced_in_either_version(
+    both_versions: Kubectl, cascade: str, owner_version: str
+) -> None:
+    kubectl = both_versions
+    await apply(kubectl, TEMPLATE)
+    uid = (await old(kubectl, OLD_TEMPLATES, "install"))["metadata"]["uid"]
+    owner = {"apiVersion": f"tinkerbell.org/{owner_version}", "kind": "Template", "name": "install", "uid": uid}
+    await apply(kubectl, changed(WORKFLOW, ownerReferences=[owner | {"blockOwnerDeletion": True}]))
+    stranger = changed(WORKFLOW, name="stranger", ownerReferences=[owner | {"uid": "0-0", "name": "gone"}])
+    deleted_in = OLD_TEMPLATES if owner_version == "v1alpha2" else "templates.v1alpha2.tinkerbell.org"
+    await kubectl("delete", deleted_in, "install", f"--cascade={cascade}", "--timeout=20s")
+    if cascade == "orphan":
+        assert "ownerReferences" not in (await old(kubectl, OLD_WORKFLOWS, "install"))["metadata"]
+    else:
+        await wait_until_gone(kubectl, OLD_WORKFLOWS, "install")
+    await kubectl("create", "-f", "-", stdin=stream(stranger))
+    await wait_until_gone(kubectl, "workflows", "stranger")
