@@ -7,6 +7,9 @@ that were created in v1alpha1, with our agent and with simulated agents of HookO
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +17,11 @@ from typing import Any, Final
 import pytest
 
 from tests.interop.conftest import Kubectl
+from tests.interop.rack import ADDRESS, TINKEDGE, Process, clean_environment
+from tests.interop.rack import Kubectl as RackKubectl
 from tests.interop.test_kubectl import Watch, wait_until_gone
+from tests.interop.test_up import IN_MACHINE, Rack
+from tests.waiting import wait_until
 from tink.api.yaml import objects
 
 pytestmark = pytest.mark.long
@@ -26,6 +33,7 @@ OLD_HARDWARE, OLD_TEMPLATES, OLD_WORKFLOWS = (
 )
 SERVER_WRITTEN = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "finalizers")
 MAC = "52:54:00:12:34:56"
+IMAGE = "127.0.0.1:5000/shell:1"
 MACHINE: Final[dict[str, Any]] = {
     "apiVersion": OLD,
     "kind": "Hardware",
@@ -70,7 +78,7 @@ tasks:
         timeout: 60
         command: ["/bin/sh", "-c", "echo $WORD"]
         environment: {WORD: "{{ .word }}"}
-""".replace("IMAGE", "registry.example/shell:1")
+""".replace("IMAGE", IMAGE)
     },
 }
 WORKFLOW: Final[dict[str, Any]] = {
@@ -285,7 +293,7 @@ async def test_patch_edit_and_replace_in_one_version_are_seen_in_the_other(both_
     assert interface(await new(kubectl))["dhcp"]["ip"] == "172.31.77.52"
     assert "edited" in await kubectl("edit", OLD_TEMPLATES, "install", KUBE_EDITOR="sed -i s/shell:1/shell:2/")
     assert [each["image"] for each in (await new(kubectl, "templates", "install"))["spec"]["actions"]] == [
-        "registry.example/shell:2"
+        "127.0.0.1:5000/shell:2"
     ] * 2
 
     await kubectl("patch", "hw", "hw1", "--type=merge", "-p", '{"spec": {"osie": {"name": "hook"}}}')
@@ -354,3 +362,128 @@ async def test_dependents_go_with_an_owner_that_is_referenced_in_either_version(
         await wait_until_gone(kubectl, OLD_WORKFLOWS, "install")
     await kubectl("create", "-f", "-", stdin=stream(stranger))
     await wait_until_gone(kubectl, "workflows", "stranger")
+
+
+# --- Workflows in a rack ----------------------------------------------------------------------------------------------
+
+AGENTS = {
+    "tink-agent": ("tests.interop.old_site.tink_agent",),
+    "tink-worker": ("tests.interop.old_site.tink_worker", "proto.WorkflowService"),
+    "older tink-worker": (
+        "tests.interop.old_site.tink_worker",
+        "github.com.tinkerbell.tink.protos.workflow.WorkflowService",
+    ),
+}
+
+
+class Site(Rack):
+    """A rack whose objects are written in v1alpha1, and a registry on the machine."""
+
+    def build(self) -> None:
+        super().build()
+        self.objects = self.directory / "objects"
+        self.objects.mkdir()
+        self.process = self.up(self.directory / "data", "--manifests", self.objects)
+        self.ready(self.process)
+        self.kubectl = RackKubectl(self, self.directory / "data" / "kubeconfig")
+
+    def workflow(self, name: str) -> dict[str, Any]:
+        """Return a Workflow in v1alpha1."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", OLD_WORKFLOWS, name, "-o", "json"))
+        return found
+
+    def order(self, name: str) -> None:
+        self.kubectl.apply(stream(MACHINE, TEMPLATE, changed(WORKFLOW, name=name)))
+
+    def ended(self, name: str, agent: Process) -> dict[str, Any]:
+        """Wait for a Workflow's success as clients of v1alpha1 do, and return the Workflow."""
+
+        def state() -> str:
+            return self.kubectl("get", OLD_WORKFLOWS, name, "-o", "jsonpath={.status.state}")
+
+        def why() -> object:
+            return self.workflow(name), agent.out, agent.err, self.process.err[-3000:]
+
+        wait_until(lambda: state() in ("SUCCESS", "FAILED", "TIMEOUT"), why, every=0.3)
+        found = self.workflow(name)
+        assert found["status"]["state"] == "SUCCESS", why()
+        return found
+
+    def registry(self) -> None:
+        """Start a registry on the machine, with an image of a shell."""
+        layout, root, config = (self.directory / name for name in ("layout", "root", "registry.yml"))
+        (root / "bin").mkdir(parents=True)
+        shutil.copy(str(shutil.which("busybox")), root / "bin" / "sh")
+        for words in (
+            ("umoci", "init", "--layout", layout),
+            ("umoci", "new", "--image", f"{layout}:1"),
+            ("umoci", "insert", "--image", f"{layout}:1", root, "/"),
+        ):
+            assert (made := self.run(IN_MACHINE, *words)).popen.returncode == 0, made.err
+        config.write_text(
+            "version: 0.1\nlog: {level: error}\nhttp: {addr: '127.0.0.1:5000'}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.directory / 'registry'}}}}}\n"
+        )
+        registry = self.start(IN_MACHINE, "docker-registry", "serve", config)
+        copy = ("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}:1", f"docker://{IMAGE}")
+        wait_until(lambda: self.run(IN_MACHINE, *copy).popen.returncode == 0, lambda: registry.err, every=0.3)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+def check_success(workflow: dict[str, Any]) -> None:
+    """Check what clients of v1alpha1 read of a Workflow that has succeeded."""
+    status = workflow["status"]
+    assert workflow["spec"] == WORKFLOW["spec"]
+    assert (status["state"], status["templateRendering"], status["globalTimeout"]) == ("SUCCESS", "successful", 600)
+    (task,) = status["tasks"]
+    first, second = task["actions"]
+    assert [each["name"] for each in (first, second)] == ["look", "write"]
+    assert first["command"] == ["/bin/sh", "-c", "test /dev/vda = /dev/vda"]
+    assert second["environment"] == {"WORD": "done"}
+    for action in (first, second):
+        assert (action["state"], action["image"], action["timeout"]) == ("SUCCESS", IMAGE, 60)
+        assert action["executionStart"] <= action["executionStop"]
+        assert action["executionDuration"].endswith("s")
+    assert status["currentState"] == {
+        "taskID": task["id"],
+        "taskName": task["name"],
+        "actionID": second["id"],
+        "actionName": "write",
+        "state": "SUCCESS",
+    }
+    assert {each["type"]: each["status"] for each in status["conditions"]} == {"TemplateRenderedSuccess": "True"}
+
+
+@pytest.mark.parametrize("dialect", AGENTS)
+def test_hookos_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site, dialect: str) -> None:
+    name = dialect.replace(" ", "-")
+    module, *service = AGENTS[dialect]
+    agent = site.start(IN_MACHINE, sys.executable, "-m", module, f"{ADDRESS}:42113", MAC, *service)
+    site.order(name)
+    check_success(site.ended(name, agent))
+    agent.end()
+    ran = [line for line in agent.out.splitlines() if line.startswith("ran ")]
+    assert ran == [f"ran look {IMAGE} /bin/sh -c test /dev/vda = /dev/vda", f"ran write {IMAGE} /bin/sh -c echo $WORD"]
+    rows = [line.split() for line in site.kubectl("get", OLD_WORKFLOWS, name).splitlines()]
+    assert rows[1] == [name, "install", "SUCCESS", "write", "hw1"]
+
+
+def test_our_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site) -> None:
+    site.registry()
+    # Not by `ip netns exec`, which hides /sys/fs/cgroup from runc.
+    inside = ["nsenter", f"--net=/run/netns/{site.namespaces[IN_MACHINE]}", *TINKEDGE, "agent"]
+    words = ["--agent-id", MAC, "--server", f"{ADDRESS}:42113", "--state-dir", str(site.directory / "agent")]
+    words += ["--runtime", "runc", "--insecure-registry", "127.0.0.1:5000"]
+    agent = Process([*inside, *words], site.directory, clean_environment())
+    try:
+        site.order("ours")
+        check_success(site.ended("ours", agent))
+        events = f"/api/v1/machines/{MAC}/events"
+        wait_until(lambda: "done" in site.operators(site.directory / "data", events), "its output")
+    finally:
+        agent.end()
