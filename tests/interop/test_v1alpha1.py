@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -227,17 +228,10 @@ async def test_managers_of_both_versions_conflict_over_one_field_and_share_the_o
     await kubectl(*server_side, "--field-manager=argocd", "--force-conflicts", stdin=stream(MACHINE))
     found = await new(kubectl)
     assert (found["spec"]["osie"], interface(found)["dhcp"]["hostname"]) == ({"name": "hook"}, "hw1")
-    versions = {
-        each["manager"]: each["apiVersion"]
-        for each in json.loads(await kubectl("get", "hw", "hw1", "-o", "json", *shown(kubectl)))["metadata"][
-            "managedFields"
-        ]
-    }
+    shown = ["--show-managed-fields"] if kubectl.minor >= 21 else []
+    managed = json.loads(await kubectl("get", "hw", "hw1", "-o", "json", *shown))["metadata"]["managedFields"]
+    versions = {each["manager"]: each["apiVersion"] for each in managed}
     assert versions == {"argocd": OLD, "mine": "tinkerbell.org/v1alpha2"}
-
-
-def shown(kubectl: Kubectl) -> list[str]:
-    return ["--show-managed-fields"] if kubectl.minor >= 21 else []
 
 
 # --- people -----------------------------------------------------------------------------------------------------------
@@ -322,21 +316,22 @@ async def test_template_keeps_its_text_byte_for_byte_whatever_is_written_beside_
 
 async def test_watch_of_each_version_shows_each_change_in_its_version(both_versions: Kubectl) -> None:
     kubectl = both_versions
-    columns = "custom-columns=V:.apiVersion,H:.spec.{}.hostname,R:.metadata.resourceVersion"
-    old_columns, new_columns = columns.format("interfaces[0].dhcp"), "custom-columns=V:.apiVersion,D:.spec.storageDevices"
+    old_columns = "custom-columns=V:.apiVersion,H:.spec.interfaces[0].dhcp.hostname"
+    new_columns = "custom-columns=V:.apiVersion,D:.spec.storageDevices"
     await apply(kubectl, MACHINE)
     async with (
         Watch(kubectl, OLD_HARDWARE, "--no-headers", "-o", old_columns) as olds,
         Watch(kubectl, "hardware.v1alpha2.tinkerbell.org", "--no-headers", "-o", new_columns) as news,
     ):
-        assert (await olds.line())[:2] == [OLD, "hw1"]
+        assert await olds.line() == [OLD, "hw1"]
         assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/vda]"]
         interfaces = {"networkInterfaces": {MAC: {"dhcp": {"hostname": "other"}}}}
         await kubectl("patch", "hw", "hw1", "--type=merge", "-p", json.dumps({"spec": interfaces}))
-        assert (await olds.line())[:2] == [OLD, "other"]
+        assert await olds.line() == [OLD, "other"]
         assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/vda]"]
-        await kubectl("patch", OLD_HARDWARE, "hw1", "--type=merge", "-p", '{"spec": {"disks": [{"device": "/dev/sd"}]}}')
-        assert (await olds.line())[:2] == [OLD, "other"]
+        disks = {"disks": [{"device": "/dev/sd"}]}
+        await kubectl("patch", OLD_HARDWARE, "hw1", "--type=merge", "-p", json.dumps({"spec": disks}))
+        assert await olds.line() == [OLD, "other"]
         assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/sd]"]
 
 
@@ -425,7 +420,14 @@ class Site(Rack):
             f"storage: {{filesystem: {{rootdirectory: {self.directory / 'registry'}}}}}\n"
         )
         registry = self.start(IN_MACHINE, "docker-registry", "serve", config)
-        copy = ("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}:1", f"docker://{IMAGE}")
+        copy = (
+            "skopeo",
+            "copy",
+            "--insecure-policy",
+            "--dest-tls-verify=false",
+            f"oci:{layout}:1",
+            f"docker://{IMAGE}",
+        )
         wait_until(lambda: self.run(IN_MACHINE, *copy).popen.returncode == 0, lambda: registry.err, every=0.3)
 
 
@@ -463,10 +465,20 @@ def check_success(workflow: dict[str, Any]) -> None:
 def test_hookos_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site, dialect: str) -> None:
     name = dialect.replace(" ", "-")
     module, *service = AGENTS[dialect]
+    states = '{.metadata.name} {.status.state}{"\\n"}'
+    watch = site.kubectl.start("get", OLD_WORKFLOWS, "-w", "-o", f"jsonpath={states}")
     agent = site.start(IN_MACHINE, sys.executable, "-m", module, f"{ADDRESS}:42113", MAC, *service)
     site.order(name)
     check_success(site.ended(name, agent))
+    wait_until(lambda: f"{name} SUCCESS" in watch.out, lambda: watch.out)
     agent.end()
+    watch.end()
+    seen = [line.split()[1:] for line in watch.out.splitlines() if line.startswith(f"{name} ")]
+    assert list(dict.fromkeys(map("".join, seen))) == ["", "PENDING", "RUNNING", "SUCCESS"]
+    # The state of machines and Workflows is no difference to what is in the repository.
+    manifests = site.directory / "manifests.json"
+    manifests.write_text(stream(MACHINE, TEMPLATE, changed(WORKFLOW, name=name)))
+    assert site.kubectl("diff", "-f", manifests) == ""
     ran = [line for line in agent.out.splitlines() if line.startswith("ran ")]
     assert ran == [f"ran look {IMAGE} /bin/sh -c test /dev/vda = /dev/vda", f"ran write {IMAGE} /bin/sh -c echo $WORD"]
     rows = [line.split() for line in site.kubectl("get", OLD_WORKFLOWS, name).splitlines()]
@@ -487,3 +499,86 @@ def test_our_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site) -> N
         wait_until(lambda: "done" in site.operators(site.directory / "data", events), "its output")
     finally:
         agent.end()
+
+
+def test_workflow_of_capt_allows_netboot_until_its_end(site: Site) -> None:
+    """CAPT creates each Workflow with toggleAllowNetboot."""
+    never = deepcopy(MACHINE)
+    never["spec"]["interfaces"][0]["netboot"]["allowPXE"] = False
+    wanted = changed(WORKFLOW, name="toggled")
+    wanted["spec"]["bootOptions"] = {"toggleAllowNetboot": True}
+    site.kubectl.apply(stream(never, TEMPLATE, wanted))
+
+    def netboot() -> Any:
+        return interface(json.loads(site.kubectl("get", OLD_HARDWARE, "hw1", "-o", "json")))["netboot"]
+
+    wait_until(lambda: netboot() == {"allowPXE": True, "allowWorkflow": True}, netboot, every=0.3)
+    program = ("tests.interop.old_site.tink_agent", f"{ADDRESS}:42113", MAC)
+    agent = site.start(IN_MACHINE, sys.executable, "-m", *program)
+
+    def toggled() -> Any:
+        return site.workflow("toggled")["status"].get("bootOptions")
+
+    site.ended("toggled", agent)
+    wait_until(lambda: toggled() == {"allowNetboot": {"toggledTrue": True, "toggledFalse": True}}, toggled, every=0.3)
+    agent.end()
+    workflow = site.workflow("toggled")
+    conditions = {each["type"]: each["status"] for each in workflow["status"]["conditions"]}
+    names = ("TemplateRenderedSuccess", "AllowNetbootTrue", "AllowNetbootFalse")
+    assert conditions == dict.fromkeys(names, "True")
+    assert netboot() == {"allowPXE": False, "allowWorkflow": True}
+
+
+# --- the directory of manifests ---------------------------------------------------------------------------------------
+
+RULES: Final[dict[str, Any]] = {
+    "apiVersion": OLD,
+    "kind": "WorkflowRuleSet",
+    "metadata": {"name": "rules"},
+    "spec": {"rules": ['{"mac": ["52:54:00:12:34:56"]}'], "workflow": {"namespace": "default"}},
+}
+
+
+def test_manifests_of_v1alpha1_are_applied_at_start_and_after_a_change(site: Site) -> None:
+    machine = changed(MACHINE, name="filed")
+    machine["spec"]["interfaces"][0]["dhcp"] |= {"mac": "52:54:00:12:34:99", "hostname": "filed"}
+    machine["spec"]["interfaces"][0]["dhcp"]["ip"]["address"] = "172.31.77.99"
+    bad = changed(machine, name="bad")
+    bad["spec"]["interfaces"][0]["dhcp"]["mac"] = "52:54:00:AB:CD:EF"
+    file = site.objects / "rack.yaml"
+    held = changed(WORKFLOW, name="held")
+    held["spec"]["disabled"] = True
+    file.write_text("---\n".join(json.dumps(each) + "\n" for each in (machine, TEMPLATE, held, RULES)))
+    (site.objects / "bad.json").write_text(json.dumps(bad))
+    site.process.popen.send_signal(signal.SIGHUP)
+
+    def get(plural: str, name: str, version: str = "v1alpha1") -> dict[str, Any]:
+        ran = site.kubectl.run("get", f"{plural}.{version}.tinkerbell.org", name, "-o", "json")
+        return json.loads(ran.out) if ran.popen.returncode == 0 else {}
+
+    wait_until(lambda: get("workflowrulesets", "rules"), lambda: site.process.err, every=0.3)
+    assert get("hardware", "filed")["spec"]["interfaces"][0]["dhcp"] == machine["spec"]["interfaces"][0]["dhcp"]
+    assert get("workflows", "held")["spec"]["disabled"] is True
+    wait_until(lambda: "bad.json: Hardware bad: " in site.process.err, lambda: site.process.err)
+    refusal = site.process.err.partition("bad.json: Hardware bad: ")[2].splitlines()[0]
+    assert "spec.interfaces[0].dhcp.mac" in refusal
+    assert "tinkedge convert" not in refusal
+    (site.objects / "bad.json").unlink()
+
+    site.kubectl("patch", "hardware", "filed", "--type=merge", "-p", '{"spec": {"osie": {"name": "hook"}}}')
+    file.write_text(file.read_text().replace('"hostname": "filed"', '"hostname": "renamed"'))
+    site.process.popen.send_signal(signal.SIGHUP)
+    wait_until(
+        lambda: get("hardware", "filed")["spec"]["interfaces"][0]["dhcp"]["hostname"] == "renamed",
+        lambda: site.process.err,
+        every=0.3,
+    )
+    found = get("hardware", "filed", "v1alpha2")
+    assert found["spec"]["osie"] == {"name": "hook"}
+
+    assert site.process.terminate() == 0
+    site.process = site.up(site.directory / "data", "--manifests", site.objects)
+    site.ready(site.process)
+    wait_until(lambda: "Hardware filed: merged" in site.process.err, lambda: site.process.err)
+    assert get("hardware", "filed", "v1alpha2")["metadata"]["generation"] == found["metadata"]["generation"]
+    assert get("hardware", "filed", "v1alpha2")["spec"] == found["spec"]
