@@ -623,7 +623,10 @@ class HardwareSpec(OldModel):
 class HardwareStatus(OldModel):
     """The observed state of a machine."""
 
-    state: str | None = _kept("State of the machine. Upstream does not write it; the state is in v1alpha2.state.")
+    state: str | None = _served(
+        "State of the machine: Error after a failed Workflow or with a boot problem, else Ready; absent before the "
+        "machine was heard. Computed from v1alpha2.state. A write has no effect."
+    )
     attributes: HardwareAttributes | None = _served("Observed components of the machine.")
     v1alpha2: Raw | None = _v1alpha2("Hardware")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -295,6 +296,40 @@ def test_every_field_explains_itself_and_its_use(kind: str) -> None:
         assert [path for path, field in found if not field.get("description", "").endswith(".")] == []
         if part == "spec":
             assert [path for path, field in found if not field["description"].endswith(USES)] == []
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+USE = re.compile(r" (?P<use>Served|Kept|Ignored)[^.]*\.$")
+
+
+def table(kind: str) -> Iterator[str]:
+    """Yield the lines of a kind's table in docs/migrating.md.
+
+    A field that is not served covers those below it, and so does a served one if all below it are served. A covered
+    field has a row if its description compares tinkedge and upstream.
+    """
+    yield f"| `spec` of {kind} | use | description |"
+    yield "|---|---|---|"
+    found = {path: field["description"] for path, field in fields(schema(kind)["properties"]["spec"], "")}
+    uses = {path: match["use"].lower() for path, text in found.items() if (match := USE.search(text))}
+    covering: tuple[str, ...] = ()
+    for path, text in found.items():
+        if path.startswith(covering) and not re.search("tinkedge|upstream", text):
+            continue
+        steps = (f"{path}.", f"{path}[")
+        if uses[path] != "served" or {uses[below] for below in found if below.startswith(steps)} == {"served"}:
+            covering += steps
+        yield f"| `{path}` | {uses[path]} | {re.sub('[Uu]pstream', 'Tinkerbell', USE.sub('', text))} |"
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_guide_has_the_use_of_every_field(kind: str) -> None:
+    """The table is that of the models: put the expected lines into docs/migrating.md if they differ."""
+    lines = GUIDE.splitlines()
+    expected = list(table(kind))
+    start = lines.index(expected[0])
+    end = lines.index("", start) if "" in lines[start:] else len(lines)
+    assert lines[start:end] == expected
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------

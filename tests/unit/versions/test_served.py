@@ -6,6 +6,8 @@ The requests and their order are those that both programs sent to the embedded A
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from tink.kube.resources import (
     WORKFLOW,
     ResourceType,
 )
+from tink.versions import NEW_ANNOTATION, text_of
 from tink.webhooks.admission import ReviewPlugin
 
 MAC = "52:54:00:12:34:56"
@@ -209,3 +212,49 @@ async def test_replacing_a_hardware_in_v1alpha1_keeps_the_fields_of_v1alpha2(sit
     await site.api.send("PUT", OLD_HARDWARE, "hw1", old)
     spec = (await site.get(HARDWARE, "hw1"))["spec"]
     assert (spec["osie"], spec["instance"]) == ({"name": "hook"}, {"userdata": "#!/bin/sh"})
+
+
+async def test_manifest_in_v1alpha1_names_its_osie_as_in_the_guide(site: Site) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+    (written,) = re.findall(rf"^    {NEW_ANNOTATION}: '(.*)'$", guide, re.MULTILINE)
+    manifest = machine()
+    manifest["metadata"]["annotations"] = {NEW_ANNOTATION: written}
+    made = await site.make(manifest, OLD_HARDWARE)
+    assert made["metadata"]["annotations"][NEW_ANNOTATION] == written, "a diff of the manifest is empty"
+    found = await site.get(HARDWARE, "hw1")
+    assert found["spec"]["osie"] == {"name": "tinkedge"}
+    assert NEW_ANNOTATION not in found["metadata"]["annotations"]
+
+    address = {"dhcp": {"ipv6": {"address": "2001:db8::5"}}}
+    await site.patch(HARDWARE, "hw1", {"spec": {"networkInterfaces": {MAC: address}}})
+    await site.patch(OLD_HARDWARE, "hw1", {"spec": {"userData": "#!/bin/sh"}})
+    assert "ipv6" in (await site.get(HARDWARE, "hw1"))["spec"]["networkInterfaces"][MAC]["dhcp"]
+    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {"annotations": {NEW_ANNOTATION: written}}})
+    spec = (await site.get(HARDWARE, "hw1"))["spec"]
+    assert (spec["osie"], "ipv6" in spec["networkInterfaces"][MAC]["dhcp"]) == ({"name": "tinkedge"}, False)
+
+
+async def test_osie_stays_while_clients_of_v1alpha1_apply_and_replace(site: Site) -> None:
+    await site.make(machine(), OLD_HARDWARE)
+    await site.patch(HARDWARE, "hw1", {"spec": {"osie": {"name": "tinkedge"}}})
+    applied = machine() | {"metadata": {"name": "hw1"}}
+    await site.api.send("PATCH", OLD_HARDWARE, "hw1", applied, fieldManager="gitops", force="true")
+    await site.take()
+    old = await site.get(OLD_HARDWARE, "hw1")
+    del old["metadata"]["annotations"]
+    await site.api.send("PUT", OLD_HARDWARE, "hw1", old)
+    assert (await site.get(HARDWARE, "hw1"))["spec"]["osie"] == {"name": "tinkedge"}
+
+
+async def test_actions_edited_in_v1alpha2_count_until_a_new_text(site: Site) -> None:
+    template = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Template", "metadata": {"name": "tm1"}}
+    await site.make({**template, "spec": {"data": TEXT}}, OLD_TEMPLATE)
+    made = await site.get(TEMPLATE, "tm1")
+    assert text_of(made) == TEXT
+    (action,) = made["spec"]["actions"]
+    edited = await site.patch(TEMPLATE, "tm1", {"spec": {"actions": [action | {"timeout": 99}]}})
+    assert text_of(edited) is None
+    shown = (await site.get(OLD_TEMPLATE, "tm1"))["spec"]["data"]
+    assert ("timeout: 99" in shown, "global_timeout" in shown) == (True, False)
+    await site.patch(OLD_TEMPLATE, "tm1", {"spec": {"data": TEXT}})
+    assert text_of(await site.get(TEMPLATE, "tm1")) == TEXT
