@@ -11,6 +11,7 @@ version has the same meaning for it and would accept the value: the checks are t
 | `disks[].device` | `storageDevices` |
 | `userData`, `vendorData` | `instance.userdata`, `instance.vendordata` |
 | `bmcRef.name` of a Machine | `bmcRef.name` |
+| the site's only OSIE, in Tinkerbell's settings | `osie`, named DEFAULT_OSIE unless v1alpha2 names another one |
 | `agentID`, `metadata` | annotations, where v1alpha2 has no field (`tink.api.annotations`) |
 | `status.attributes.outOfBand` | `status.inventory.outOfBand` |
 
@@ -49,6 +50,10 @@ _DEFAULT_LEASE_SECONDS: Final = 86400
 _DEFAULT_PREFIX_LENGTH: Final = 64
 _MACHINE_KINDS: Final = frozenset({"", "machine", f"machine.{RUFIO_GROUP}"})
 """Kinds of v1alpha1's bmcRef that mean a Machine, in lower case. Tinkerbell's documentation writes the last one."""
+DEFAULT_OSIE: Final = "default"
+"""The OSIE of machines that are written in v1alpha1, in their namespace. v1alpha1 has no reference to an OSIE: Tinkerbell
+boots the one of its settings. An operator may name another one in v1alpha2.
+"""
 MAX_STORAGE_CHARACTERS: Final = 128 << 10
 """Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 _ANNOTATIONS: Final = frozenset(
@@ -156,7 +161,7 @@ def _up(view: Raw, metadata: Raw) -> Raw:
         interfaces[mac] = _interface(each)
         if machine is None and "disableNetboot" not in interfaces[mac]:
             machine = as_mapping(each["netboot"])
-    new: Raw = {"networkInterfaces": interfaces} if interfaces else {}
+    new: Raw = {"networkInterfaces": interfaces, "osie": {"name": DEFAULT_OSIE}} if interfaces else {}
     if machine is not None:
         new |= _netboot(machine)
     disks = (as_mapping(each).get("device") for each in _list(spec.get("disks")))

@@ -31,7 +31,7 @@ from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
 from tink.versions import NEW, OLD, ConversionError, convert, hardware_mistakes, restore
-from tink.versions.hardware import IGNORED
+from tink.versions.hardware import DEFAULT_OSIE, IGNORED
 from tink.versions.residue import PLAIN, difference, same
 
 OBJECTS = int(os.environ.get("TINKEDGE_VERSIONS_OBJECTS", "300"))
@@ -561,7 +561,7 @@ def test_real_hardware_returns_as_it_was_and_means_what_convert_makes_of_it(old:
     assert equal(up(down(new)), new)
     [converted, *_] = convert_hardware(copy.deepcopy(old), Findings(ObjectPlace("-", 1)))
     # A conversion of one object cannot make an OSIE.
-    converted["spec"].pop("osie", None)
+    converted["spec"]["osie"] = {"name": DEFAULT_OSIE}
     # An empty text means nothing to `tinkedge convert`.
     if old["spec"].get("userData") == "":
         converted["spec"].setdefault("instance", {})["userdata"] = ""
@@ -638,7 +638,7 @@ def _same_pairs() -> Iterator[tuple[Raw, Raw]]:
 @pytest.mark.parametrize(("old", "spec"), [*_same_pairs()])
 def test_a_field_of_both_versions_needs_no_residue(old: Raw, spec: Raw) -> None:
     new = up(old)
-    assert new["spec"] == spec
+    assert new["spec"] == spec | {"osie": {"name": DEFAULT_OSIE}}
     # The order of the interfaces is always kept.
     assert json.loads(new["metadata"].pop("annotations")[V1ALPHA1_ANNOTATION]) == [
         {"path": ["spec", "interfaces", ""], "to": [MAC]}
@@ -938,6 +938,23 @@ def test_another_kind_or_version_is_refused(obj: Raw, to: str) -> None:
 def test_an_object_of_the_wanted_version_is_unchanged() -> None:
     old = old_hardware()
     assert convert(old, OLD) == old
+
+
+# --- the OSIE
+
+
+def test_machine_boots_the_default_osie_until_v1alpha2_names_another_one() -> None:
+    new = up(old_hardware({"dhcp": {"mac": MAC}}))
+    assert new["spec"]["osie"] == {"name": DEFAULT_OSIE}
+    new["spec"]["osie"] = {"name": "rescue"}
+    for allowed in (True, False, True):
+        old = down(new)
+        old["spec"]["interfaces"][0]["netboot"] = {"allowPXE": allowed}
+        new = up(old)
+        assert new["spec"]["osie"] == {"name": "rescue"}
+    native = completed(objects.hardware())
+    assert "osie" not in native["spec"]
+    assert "osie" not in up(down(native))["spec"], "a Hardware of v1alpha2 without an OSIE gets none"
 
 
 # --- fields without an effect
