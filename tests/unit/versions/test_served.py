@@ -129,7 +129,7 @@ async def test_life_of_a_cluster_machine(site: Site) -> None:
     today = (await site.get(HARDWARE, "hw1"))["spec"]
     assert today["networkInterfaces"][MAC]["dhcp"]["ip"] == "10.0.0.5"
     assert today["storageDevices"] == ["/dev/sda"]
-    assert today["bmcRef"] == {"name": "bmc1"}
+    assert (today["bmcRef"], today["osie"]) == ({"name": "bmc1"}, {"name": "default"})
 
     await site.take()
     user_data = "#cloud-config\nruncmd: [kubeadm join]\n"
