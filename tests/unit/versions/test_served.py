@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import objects
 from tests.support.api import InProcessApi
+from tink.api.annotations import V1ALPHA2_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError
 from tink.kube.resources import (
@@ -26,7 +27,7 @@ from tink.kube.resources import (
     WORKFLOW,
     ResourceType,
 )
-from tink.versions import NEW_ANNOTATION, text_of
+from tink.versions import text_of
 from tink.webhooks.admission import ReviewPlugin
 
 MAC = "52:54:00:12:34:56"
@@ -216,20 +217,20 @@ async def test_replacing_a_hardware_in_v1alpha1_keeps_the_fields_of_v1alpha2(sit
 
 async def test_manifest_in_v1alpha1_names_its_osie_as_in_the_guide(site: Site) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
-    (written,) = re.findall(rf"^    {NEW_ANNOTATION}: '(.*)'$", guide, re.MULTILINE)
+    (written,) = re.findall(rf"^    {V1ALPHA2_ANNOTATION}: '(.*)'$", guide, re.MULTILINE)
     manifest = machine()
-    manifest["metadata"]["annotations"] = {NEW_ANNOTATION: written}
+    manifest["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: written}
     made = await site.make(manifest, OLD_HARDWARE)
-    assert made["metadata"]["annotations"][NEW_ANNOTATION] == written, "a diff of the manifest is empty"
+    assert made["metadata"]["annotations"][V1ALPHA2_ANNOTATION] == written, "a diff of the manifest is empty"
     found = await site.get(HARDWARE, "hw1")
     assert found["spec"]["osie"] == {"name": "tinkedge"}
-    assert NEW_ANNOTATION not in found["metadata"]["annotations"]
+    assert V1ALPHA2_ANNOTATION not in found["metadata"]["annotations"]
 
     address = {"dhcp": {"ipv6": {"address": "2001:db8::5"}}}
     await site.patch(HARDWARE, "hw1", {"spec": {"networkInterfaces": {MAC: address}}})
     await site.patch(OLD_HARDWARE, "hw1", {"spec": {"userData": "#!/bin/sh"}})
     assert "ipv6" in (await site.get(HARDWARE, "hw1"))["spec"]["networkInterfaces"][MAC]["dhcp"]
-    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {"annotations": {NEW_ANNOTATION: written}}})
+    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {"annotations": {V1ALPHA2_ANNOTATION: written}}})
     spec = (await site.get(HARDWARE, "hw1"))["spec"]
     assert (spec["osie"], "ipv6" in spec["networkInterfaces"][MAC]["dhcp"]) == ({"name": "tinkedge"}, False)
 
