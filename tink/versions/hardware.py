@@ -51,8 +51,8 @@ _DEFAULT_PREFIX_LENGTH: Final = 64
 _MACHINE_KINDS: Final = frozenset({"", "machine", f"machine.{RUFIO_GROUP}"})
 """Kinds of v1alpha1's bmcRef that mean a Machine, in lower case. Tinkerbell's documentation writes the last one."""
 DEFAULT_OSIE: Final = "default"
-"""The OSIE of machines that are written in v1alpha1, in their namespace. v1alpha1 has no reference to an OSIE: Tinkerbell
-boots the one of its settings. An operator may name another one in v1alpha2.
+"""The OSIE of machines that are written in v1alpha1, in their namespace. v1alpha1 has no reference to an OSIE:
+Tinkerbell boots the one of its settings. An operator may name another one in v1alpha2.
 """
 MAX_STORAGE_CHARACTERS: Final = 128 << 10
 """Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
