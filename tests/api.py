@@ -20,7 +20,7 @@ async def serving(
 ) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
     """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions.
 
-    `more` are further arguments of ApiServer.
+    `more` are further arguments of the server.
     """
     async with contextlib.AsyncExitStack() as exits:
         api = ApiServer(directory, port=0, plugin=plugin, **more)
