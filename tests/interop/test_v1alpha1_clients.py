@@ -7,6 +7,7 @@ that were created in v1alpha1, with our agent and with simulated agents of HookO
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -16,14 +17,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from kubernetes_asyncio import client, config, watch
 
+from tests.api import serving
 from tests.interop.conftest import Kubectl
-from tests.interop.rack import ADDRESS, TINKEDGE, Process, clean_environment
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process, clean_environment
 from tests.interop.rack import Kubectl as RackKubectl
 from tests.interop.test_kubectl import Watch, wait_until_gone
 from tests.interop.test_up import IN_MACHINE, Rack
 from tests.waiting import wait_until
+from tink import versions
+from tink.api.crds import generate
 from tink.api.yaml import objects
+from tink.kube.resources import HARDWARE
+from tink.kube.resources import OLD_HARDWARE as OLD_HARDWARE_TYPE
 
 pytestmark = pytest.mark.long
 
@@ -335,6 +342,56 @@ async def test_watch_of_each_version_shows_each_change_in_its_version(both_versi
         assert await news.line() == ["tinkerbell.org/v1alpha2", "[/dev/sd]"]
 
 
+async def test_clients_library_lists_and_watches_v1alpha1_across_a_restart_of_the_server(tmp_path: Path) -> None:
+    """kubernetes-asyncio, which lists once and goes on from the list's resourceVersion."""
+    converters = dict.fromkeys(versions.DEFINITIONS, versions)
+    definitions = generate(serve_v1alpha1=True)
+    async with serving(tmp_path / "state", definitions, converters=converters) as (_, kube):
+        for number in range(3):
+            await kube.create(OLD_HARDWARE_TYPE, changed(MACHINE, name=f"hw{number}"), "default")
+        await kube.patch(HARDWARE, "hw1", "default", {"spec": {"osie": {"name": "hook"}}})
+    async with serving(tmp_path / "state", converters=converters) as (server, kube):
+        settings = client.Configuration()
+        await config.load_kube_config(str(server.kubeconfig), client_configuration=settings)
+        async with client.ApiClient(settings) as connected:
+            api = client.CustomObjectsApi(connected)
+            where = {"group": "tinkerbell.org", "version": "v1alpha1", "namespace": "default", "plural": "hardware"}
+            listed = await api.list_namespaced_custom_object(**where)
+            assert [each["spec"] for each in listed["items"]] == [with_default(MACHINE)["spec"]] * 3
+            paged = await api.list_namespaced_custom_object(**where, limit=2)
+            assert (len(paged["items"]), paged["metadata"]["remainingItemCount"]) == (2, 1)
+
+            body = {"spec": {"networkInterfaces": {MAC: {"dhcp": {"hostname": "other"}}}}}
+            await kube.patch(HARDWARE, "hw1", "default", body)
+            await kube.patch(OLD_HARDWARE_TYPE, "hw2", "default", {"spec": {"userData": "#!/bin/sh"}})
+            await kube.delete(HARDWARE, "hw0", "default")
+            seen = []
+            version = listed["metadata"]["resourceVersion"]
+            async with watch.Watch() as watching:
+                stream = watching.stream(api.list_namespaced_custom_object, **where, resource_version=version)
+                async for event in stream:
+                    seen.append(event)
+                    if len(seen) == 3:
+                        break
+    first, second, third = seen
+    assert [(each["type"], each["object"]["metadata"]["name"]) for each in seen] == [
+        ("MODIFIED", "hw1"),
+        ("MODIFIED", "hw2"),
+        ("DELETED", "hw0"),
+    ]
+    assert {each["object"]["apiVersion"] for each in seen} == {OLD}
+    assert interface(first["object"])["dhcp"] == interface(MACHINE)["dhcp"] | {"hostname": "other"}
+    assert second["object"]["spec"] == with_default(MACHINE)["spec"] | {"userData": "#!/bin/sh"}
+    assert third["object"]["spec"] == with_default(MACHINE)["spec"]
+
+
+def with_default(machine: dict[str, Any]) -> dict[str, Any]:
+    """Return a Hardware with the default of upstream's schema."""
+    found = deepcopy(machine)
+    found["spec"]["interfaces"][0]["disableDhcp"] = False
+    return found
+
+
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
@@ -582,3 +639,38 @@ def test_manifests_of_v1alpha1_are_applied_at_start_and_after_a_change(site: Sit
     wait_until(lambda: "Hardware filed: merged" in site.process.err, lambda: site.process.err)
     assert get("hardware", "filed", "v1alpha2")["metadata"]["generation"] == found["metadata"]["generation"]
     assert get("hardware", "filed", "v1alpha2")["spec"] == found["spec"]
+
+
+PLAYBOOK = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+  - kubernetes.core.k8s: {state: present, src: SRC}
+  - kubernetes.core.k8s: {state: present, apply: true, src: SRC}
+"""
+
+
+def test_ansible_changes_nothing_in_its_second_run(site: Site) -> None:
+    """Debian's Ansible: its module merges, and applies as kubectl does."""
+    objects = [changed(each, name=f"ansible-{each['kind'].lower()}") for each in (MACHINE, TEMPLATE, WORKFLOW)]
+    interface(objects[0])["dhcp"] |= {"mac": "52:54:00:12:34:98"}
+    interface(objects[0])["dhcp"]["ip"]["address"] = "172.31.77.98"
+    for each in objects:
+        each["metadata"]["namespace"] = "default"
+    objects[2]["spec"] |= {"disabled": True, "hardwareRef": "ansible-hardware", "templateRef": "ansible-template"}
+    source, playbook = site.directory / "ansible.yaml", site.directory / "playbook.yaml"
+    source.write_text("---\n".join(json.dumps(each) + "\n" for each in objects))
+    playbook.write_text(PLAYBOOK.replace("SRC", str(source)))
+    found = shutil.which("ansible-playbook", path="/usr/bin:/usr/local/bin")
+    assert found is not None, "Debian's package ansible is missing: deploy/setup.sh packages test-all"
+    environment = {
+        "HOME": str(site.directory),
+        "ANSIBLE_NOCOLOR": "1",
+        "K8S_AUTH_KUBECONFIG": str(site.directory / "data" / "kubeconfig"),
+    }
+    changes = []
+    for _ in range(2):
+        ran = site.start(IN_EDGE, found, str(playbook), **environment)
+        assert ran.status() == 0, ran.out + ran.err
+        changes.append(re.findall(r"changed=(\d+)", ran.out))
+    assert changes == [["2"], ["0"]]
