@@ -392,6 +392,40 @@ def with_default(machine: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+async def test_definitions_of_upstream_are_refused_and_those_of_v1alpha2_alone_lose_no_field(
+    both_versions: Kubectl,
+) -> None:
+    kubectl = both_versions
+    await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
+    machine = await old(kubectl)
+    both = generate(serve_v1alpha1=True)
+    (version,) = [each for each in both[0]["spec"]["versions"] if each["name"] == "v1alpha1"]
+    upstreams = {**both[0], "spec": {**both[0]["spec"], "versions": [{**version, "storage": True}]}}
+    ran = await kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=stream(upstreams))
+    assert ran.code == 1
+    assert "v1alpha2" in ran.err
+    assert "status.storedVersions" in ran.err
+    assert await old(kubectl) == machine
+
+    await kubectl("replace", "-f", "-", stdin=stream(*await current(kubectl, generate())))
+    assert (await kubectl.run("get", OLD_HARDWARE)).code == 1
+    assert (await new(kubectl))["spec"]["storageDevices"] == ["/dev/vda"]
+    await kubectl("label", "hw", "hw1", "rack=a")
+    await kubectl("replace", "-f", "-", stdin=stream(*await current(kubectl, both[:4])))
+    found = await old(kubectl)
+    assert (found["spec"], found["metadata"]["labels"]) == (machine["spec"], {"rack": "a", "type": "cp"})
+
+
+async def current(kubectl: Kubectl, definitions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return definitions with the resourceVersion that a replacement needs."""
+    found = json.loads(await kubectl("get", "crd", *(each["metadata"]["name"] for each in definitions), "-o", "json"))
+    versions = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in found["items"]}
+    return [changed(each, resourceVersion=versions[each["metadata"]["name"]]) for each in definitions]
+
+
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
@@ -523,14 +557,14 @@ def test_hookos_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site, d
     name = dialect.replace(" ", "-")
     module, *service = AGENTS[dialect]
     states = '{.metadata.name} {.status.state}{"\\n"}'
-    watch = site.kubectl.start("get", OLD_WORKFLOWS, "-w", "-o", f"jsonpath={states}")
+    watching = site.kubectl.start("get", OLD_WORKFLOWS, "-w", "-o", f"jsonpath={states}")
     agent = site.start(IN_MACHINE, sys.executable, "-m", module, f"{ADDRESS}:42113", MAC, *service)
     site.order(name)
     check_success(site.ended(name, agent))
-    wait_until(lambda: f"{name} SUCCESS" in watch.out, lambda: watch.out)
+    wait_until(lambda: f"{name} SUCCESS" in watching.out, lambda: watching.out)
     agent.end()
-    watch.end()
-    seen = [line.split()[1:] for line in watch.out.splitlines() if line.startswith(f"{name} ")]
+    watching.end()
+    seen = [line.split()[1:] for line in watching.out.splitlines() if line.startswith(f"{name} ")]
     assert list(dict.fromkeys(map("".join, seen))) == ["", "PENDING", "RUNNING", "SUCCESS"]
     # The state of machines and Workflows is no difference to what is in the repository.
     manifests = site.directory / "manifests.json"
@@ -551,6 +585,9 @@ def test_our_agent_runs_a_workflow_that_was_created_in_v1alpha1(site: Site) -> N
     agent = Process([*inside, *words], site.directory, clean_environment())
     try:
         site.order("ours")
+        succeeded = "--for=jsonpath={.status.state}=SUCCESS"
+        site.kubectl("wait", "--timeout=60s", succeeded, OLD_WORKFLOWS, "ours")
+        site.kubectl("wait", "--timeout=60s", "--for=condition=TemplateRenderedSuccess", OLD_WORKFLOWS, "ours")
         check_success(site.ended("ours", agent))
         events = f"/api/v1/machines/{MAC}/events"
         wait_until(lambda: "done" in site.operators(site.directory / "data", events), "its output")
