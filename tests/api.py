@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
@@ -15,11 +16,14 @@ from tink.kubeapi import AdmissionPlugin, ApiServer
 
 @contextlib.asynccontextmanager
 async def serving(
-    directory: Path, definitions: Iterable[Raw] = (), plugin: AdmissionPlugin | None = None
+    directory: Path, definitions: Iterable[Raw] = (), plugin: AdmissionPlugin | None = None, **more: Any
 ) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
-    """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions."""
+    """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions.
+
+    `more` are further arguments of the server.
+    """
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(directory, port=0, plugin=plugin)
+        api = ApiServer(directory, port=0, plugin=plugin, **more)
         await api.start()
         exits.push_async_callback(api.stop)
         client = await KubeClient.connect(api.kubeconfig)
