@@ -42,6 +42,8 @@ _THREAD_BYTES = 8 << 10
 """Longer reviews are converted in a thread."""
 _TRIES = 3
 """Number of attempts before the last one, whose conflict is reported."""
+_MANAGER = "tinkedge-webhooks"
+"""The field manager of registrations that another program has prepared."""
 _SHOWN = 200
 """Characters of a value in a message."""
 
@@ -77,7 +79,7 @@ def answer(body: bytes, conversion: Conversion) -> bytes:
     try:
         response = _response(desired, objects, conversion)
         return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": request["uid"], **response}})
-    except (orjson.JSONEncodeError, RecursionError) as error:  # orjson reads more levels than it writes
+    except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
         raise ReviewError(f"an object is nested too deeply: {error}") from error
 
 
@@ -138,6 +140,12 @@ def conversion(address: Address, bundle: bytes) -> Raw:
     """Return `spec.conversion` with a webhook at `address`."""
     webhook = {"clientConfig": address.client_config(bundle), "conversionReviewVersions": ["v1"]}
     return {"strategy": "Webhook", "webhook": webhook}
+
+
+def _without_bundle(rule: Raw) -> Raw:
+    """Return `spec.conversion` without the certificate authority."""
+    config = {key: value for key, value in rule["webhook"]["clientConfig"].items() if key != "caBundle"}
+    return {**rule, "webhook": {**rule["webhook"], "clientConfig": config}}
 
 
 def conversion_patch(wanted: Raw) -> Raw:
@@ -259,9 +267,16 @@ class ConversionHook:
             return False
         self._absent.discard(name)
         patch = self._with_version(found, wanted) if name in self._add else None
-        if patch is None and holds(found["spec"].get("conversion"), wanted):
+        current = found["spec"].get("conversion")
+        if patch is None and holds(current, wanted):
             return False
-        await client.patch(CRD, name, None, patch or conversion_patch(wanted))
+        if patch is None and holds(current, _without_bundle(wanted)):
+            # Own the address, too: an API server accepts no definition that has only the caBundle left when its other
+            # owner, such as Helm, applies one without v1alpha1.
+            own = {"apiVersion": CRD.api_version, "kind": CRD.kind, "metadata": {"name": name}}
+            await client.apply(CRD, name, None, own | {"spec": {"conversion": wanted}}, manager=_MANAGER, force=True)
+        else:
+            await client.patch(CRD, name, None, patch or conversion_patch(wanted))
         return True
 
     def _with_version(self, found: Raw, wanted: Raw) -> Raw | None:
@@ -342,7 +357,6 @@ def definitions_with_v1alpha1(namespace: str, name: str, port: int = 443) -> lis
     definitions = generate(serve_v1alpha1=True)
     for each in definitions:
         if each["metadata"]["name"] in DEFINITIONS:
-            rule = conversion(Address(_V1ALPHA1_PATH, namespace=namespace, name=name, port=port), b"")
-            del rule["webhook"]["clientConfig"]["caBundle"]
-            each["spec"]["conversion"] = rule
+            address = Address(_V1ALPHA1_PATH, namespace=namespace, name=name, port=port)
+            each["spec"]["conversion"] = _without_bundle(conversion(address, b""))
     return definitions

@@ -9,6 +9,7 @@ of others, and writes `v1alpha1.json` beside this file. The tests play the same 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from tests.support import objects
 from tests.unit.versions.test_served import FINALIZER, MAC, MACHINE_LABELS, OWNER, REFERENCE, TEXT, machine
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
+from tink.kube.resources import CRD
+from tink.versions import DEFINITIONS
 from tink.webhooks.conversion import served_v1alpha1
 from tink.webhooks.server import Webhooks
 
@@ -32,7 +35,7 @@ HW, TEMPLATES, WORKFLOWS = (f"{OLD}/{plural}" for plural in ("hardware", "templa
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 USER_DATA = "#cloud-config\nruncmd: [kubeadm join]\n"
 Step = tuple[str, str, str, Any]
-"""What it shows, HTTP method (APPLY: a server-side apply), path, and body."""
+"""A title, an HTTP method (APPLY: a server-side apply), a path and a body."""
 
 
 def _old(kind: str, spec: Raw) -> Raw:
@@ -155,14 +158,15 @@ def record(kubeconfig: Path) -> None:
 
 async def _record(kubeconfig: Path) -> None:
     client = await KubeClient.connect(kubeconfig)
-    webhooks = Webhooks(client, [served_v1alpha1()])
+    hook = served_v1alpha1()
+    webhooks = Webhooks(client, [hook])
     await webhooks.start()
     try:
         await asyncio.sleep(2)  # a kube-apiserver learns of new versions by a watch of its own
-        generations = await _generations(client)
-        await webhooks.look_after()
-        if await _generations(client) != generations:
-            raise SystemExit("a second registration writes again")
+        config = (await client.get(CRD, DEFINITIONS[0], None))["spec"]["conversion"]["webhook"]["clientConfig"]
+        bundle = base64.b64decode(config["caBundle"])
+        if await served_v1alpha1().register(client, webhooks.address(hook), bundle):
+            raise SystemExit("a second replica writes definitions again: the API has changed them")
         playing = await player(client)
         played, replaced = await playing.play(), await playing.replace()
         version = await client._call("GET", "/version")
@@ -171,8 +175,3 @@ async def _record(kubeconfig: Path) -> None:
         await client.close()
     recorded = {"server": version["gitVersion"], **played, "replaced": replaced}
     Path(__file__).with_name("v1alpha1.json").write_text(recordings.layout(recorded) + "\n")
-
-
-async def _generations(client: KubeClient) -> dict[str, int]:
-    found = await client._call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
-    return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found["items"]}
