@@ -107,6 +107,12 @@ DISCOVERY_ADDRESS_ANNOTATION = "tinkerbell.org/discovery-address"
 boot. Its agent may come from there. It is removed after that boot.
 """
 
+V1ALPHA1_ANNOTATION = "tinkerbell.org/v1alpha1"
+"""On a stored object that was written in Tinkerbell's v1alpha1: what v1alpha2 has no place for (`tink.versions`)."""
+V1ALPHA2_ANNOTATION = "tinkerbell.org/v1alpha2"
+"""On an object that is read as v1alpha1: what v1alpha1 has no place for. Never stored."""
+INCOMPLETE_ANNOTATION = "tinkerbell.org/v1alpha1-incomplete"
+"""On a stored object that was written in v1alpha1: the fields that v1alpha2 requires and that were filled in."""
 TEMPLATE_TEXT_ANNOTATION = "tinkerbell.org/v1alpha1-template"
 """On a Template that was written in Tinkerbell's v1alpha1: its text. The first line has the hash of the actions that
 were made of it, and `gzip` if the rest is compressed, in base64. While the actions have that hash, Workflows run the
@@ -115,6 +121,9 @@ text (`tink.versions.template`).
 
 ANNOTATIONS = frozenset(
     {
+        V1ALPHA1_ANNOTATION,
+        V1ALPHA2_ANNOTATION,
+        INCOMPLETE_ANNOTATION,
         TEMPLATE_TEXT_ANNOTATION,
         APPROVE_ANNOTATION,
         APPROVED_AS_ANNOTATION,

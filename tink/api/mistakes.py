@@ -50,6 +50,8 @@ class Reason(StrEnum):
     INVALID_CHECKSUM = "InvalidChecksum"
     INVALID_USER_DATA = "InvalidUserData"
     UNKNOWN_BOOT_PATH = "UnknownBootPath"
+    IGNORED_FIELDS = "IgnoredFields"
+    """Fields of Tinkerbell's v1alpha1 that have no effect here (`tink.versions`)."""
     NETWORK_NOT_SERVED = "NetworkNotServed"
     """A relay that has sent nothing yet may serve the network, so this is only a mistake if all relays are known."""
 
@@ -159,7 +161,12 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
                 Mistake(one.reason, "spec.osie.name", f"OSIE {namespace}/{reference}: {one}")
                 for one in osie_mistakes(boots)
             ]
-    return sorted(found, key=lambda one: _ORDER[one.reason])
+    return worst_first(found)
+
+
+def worst_first(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """Return mistakes in the order of their reasons."""
+    return sorted(mistakes, key=lambda one: _ORDER[one.reason])
 
 
 def osie_mistakes(osie: Any) -> list[Mistake]:

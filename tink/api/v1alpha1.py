@@ -26,6 +26,7 @@ from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from tink.api import bounds
 from tink.api.rules import Rule, checked
 from tink.api.schema import UNCHECKED
 from tink.api.v1alpha2 import GROUP, TIME, FirmwareComponent, Model, ObjectMeta, Raw, optional
@@ -34,6 +35,8 @@ from tink.api.v1alpha2 import Component as InventoryComponent
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
+_DATA_SIZE = checked(maxLength=bounds.MAX_DATA_CHARACTERS)
+"""As in v1alpha2: a longer text would not fit into an annotation, which keeps what v1alpha2 does not take."""
 MAX_TEMPLATE_BYTES = 192 * 1024
 """Maximum size of a Template's text. All annotations of an object together may have 256 KiB (Kubernetes)."""
 
@@ -616,14 +619,17 @@ class HardwareSpec(OldModel):
     tink_version: int | None = _kept("Version of Tinkerbell. Upstream does not use it either.")
     disks: list[Disk] | None = _served("The disks, for Templates.")
     resources: dict[str, Quantity] | None = _kept("Resources of the machine, for schedulers, such as memory: 32Gi.")
-    user_data: str | None = _served("User-data of the machine, for cloud-init.")
-    vendor_data: str | None = _served("Vendor-data of the machine, for cloud-init.")
+    user_data: str | None = _served("User-data of the machine, for cloud-init. At most 1 MiB.", extra=_DATA_SIZE)
+    vendor_data: str | None = _served("Vendor-data of the machine, for cloud-init. At most 1 MiB.", extra=_DATA_SIZE)
 
 
 class HardwareStatus(OldModel):
     """The observed state of a machine."""
 
-    state: str | None = _kept("State of the machine. Upstream does not write it; the state is in v1alpha2.state.")
+    state: str | None = _served(
+        "State of the machine: Error after a failed Workflow or with a boot problem, else Ready; absent before the "
+        "machine was heard. Computed from v1alpha2.state. A write has no effect."
+    )
     attributes: HardwareAttributes | None = _served("Observed components of the machine.")
     v1alpha2: Raw | None = _v1alpha2("Hardware")
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tink.api.annotations import V1ALPHA2_ANNOTATION
+from tink.api.mistakes import Mistake
+from tink.api.mistakes import Reason as MistakeReason
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions.hardware import HARDWARE
-from tink.versions.residue import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, Kind, translate
+from tink.versions.hardware import HARDWARE, ignored_fields
+from tink.versions.residue import NEW, OLD, Kind, translate
 from tink.versions.template import TEMPLATE, text_of
 from tink.versions.workflow import WORKFLOW
 
@@ -27,6 +30,8 @@ KINDS: Final[dict[str, Kind]] = {"Hardware": HARDWARE, "Template": TEMPLATE, "Wo
 """The kinds that both versions have."""
 DEFINITIONS: Final = tuple(f"{plural}.{GROUP}" for plural in ("hardware", "templates", "workflows"))
 """The names of their CustomResourceDefinitions."""
+MAX_NAMED: Final = 5
+"""Maximum number of fields that a mistake names."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in a message."""
 
@@ -59,12 +64,22 @@ def restore(new: Raw, old: Raw) -> None:
     Both objects are in one version. A client of v1alpha1 that replaces an object does not know the annotation with the
     fields of v1alpha2, and must not remove them. A client that sends the annotation decides itself.
     """
-    kept = as_mapping(as_mapping(old.get("metadata")).get("annotations")).get(NEW_ANNOTATION)
+    kept = as_mapping(as_mapping(old.get("metadata")).get("annotations")).get(V1ALPHA2_ANNOTATION)
     if new.get("apiVersion") != OLD or kept is None or not isinstance(new.get("metadata"), dict):
         return
     annotations = new["metadata"].get("annotations")
     annotations = annotations if isinstance(annotations, dict) else {}
-    new["metadata"]["annotations"] = {NEW_ANNOTATION: kept, **annotations}
+    new["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: kept, **annotations}
+
+
+def hardware_mistakes(hardware: Raw) -> list[Mistake]:
+    """Return the mistake of a stored Hardware with fields of v1alpha1 that have no effect, if it has any."""
+    found = ignored_fields(hardware)
+    if not found:
+        return []
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    message = f"no effect here, see docs/migrating.md: {', '.join(found[:MAX_NAMED])}{more}"
+    return [Mistake(MistakeReason.IGNORED_FIELDS, OLD, message)]
 
 
 def _shown(value: object) -> str:
@@ -73,14 +88,12 @@ def _shown(value: object) -> str:
 
 __all__ = [
     "DEFINITIONS",
-    "INCOMPLETE_ANNOTATION",
     "NEW",
-    "NEW_ANNOTATION",
     "OLD",
-    "OLD_ANNOTATION",
     "ConversionError",
     "Kind",
     "convert",
+    "hardware_mistakes",
     "restore",
     "text_of",
 ]

@@ -11,6 +11,7 @@ version has the same meaning for it and would accept the value: the checks are t
 | `disks[].device` | `storageDevices` |
 | `userData`, `vendorData` | `instance.userdata`, `instance.vendordata` |
 | `bmcRef.name` of a Machine | `bmcRef.name` |
+| the site's only OSIE, in Tinkerbell's settings | `osie`, named DEFAULT_OSIE unless v1alpha2 names another one |
 | `agentID`, `metadata` | annotations, where v1alpha2 has no field (`tink.api.annotations`) |
 | `status.attributes.outOfBand` | `status.inventory.outOfBand` |
 
@@ -36,18 +37,23 @@ from tink.api.annotations import (
     METADATA_ANNOTATION,
     SSH_PUBLIC_KEYS_ANNOTATION,
     STORAGE_ANNOTATION,
+    V1ALPHA1_ANNOTATION,
 )
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.constraints import Check
 from tink.convert.fields import says_nothing
 from tink.mac import is_mac
-from tink.versions.residue import MISSING, PLAIN, UNIT, Kind, Structure, canonical
+from tink.versions.residue import MISSING, NEW, OLD, PLAIN, UNIT, Kind, Structure, canonical, translate
 
 _DEFAULT_LEASE_SECONDS: Final = 86400
 _DEFAULT_PREFIX_LENGTH: Final = 64
 _MACHINE_KINDS: Final = frozenset({"", "machine", f"machine.{RUFIO_GROUP}"})
 """Kinds of v1alpha1's bmcRef that mean a Machine, in lower case. Tinkerbell's documentation writes the last one."""
+DEFAULT_OSIE: Final = "default"
+"""The OSIE of machines that are written in v1alpha1, in their namespace. v1alpha1 has no reference to an OSIE:
+Tinkerbell boots the one of its settings. An operator may name another one in v1alpha2.
+"""
 MAX_STORAGE_CHARACTERS: Final = 128 << 10
 """Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 _ANNOTATIONS: Final = frozenset(
@@ -155,7 +161,7 @@ def _up(view: Raw, metadata: Raw) -> Raw:
         interfaces[mac] = _interface(each)
         if machine is None and "disableNetboot" not in interfaces[mac]:
             machine = as_mapping(each["netboot"])
-    new: Raw = {"networkInterfaces": interfaces} if interfaces else {}
+    new: Raw = {"networkInterfaces": interfaces, "osie": {"name": DEFAULT_OSIE}} if interfaces else {}
     if machine is not None:
         new |= _netboot(machine)
     disks = (as_mapping(each).get("device") for each in _list(spec.get("disks")))
@@ -534,3 +540,41 @@ HARDWARE: Final = Kind(
     json_annotations=frozenset({METADATA_ANNOTATION}),
     without_defaults=_without_defaults,
 )
+
+
+# --- fields without an effect
+
+
+IGNORED: Final = (
+    *(("dhcp", name) for name in ("boot_file_name", "classless_static_routes", "domain_name", "tftp_server_name")),
+    *(("netboot", "osie", name) for name in ("baseURL", "initrd", "kernel")),
+    ("netboot", "ipxe", "binary"),
+    ("netboot", "pxelinux"),
+    ("netboot", "rpi"),
+    ("isoboot",),
+)
+"""The fields of an interface of v1alpha1 that Tinkerbell uses and this program does not (`tink.api.v1alpha1`)."""
+
+
+def ignored_fields(hardware: Raw) -> list[str]:
+    """Return the fields of v1alpha1 that have no effect on a stored Hardware, by path, and its unusable interfaces.
+
+    Raises nothing.
+    """
+    annotations = as_mapping(as_mapping(hardware.get("metadata")).get("annotations"))
+    if V1ALPHA1_ANNOTATION not in annotations:
+        return []
+    old = translate({**hardware, "apiVersion": NEW}, HARDWARE, OLD)
+    found = []
+    for number, interface in enumerate(_list(as_mapping(old.get("spec")).get("interfaces"))):
+        at = f"spec.interfaces[{number}]"
+        found += [f"{at}.{'.'.join(path)}" for path in IGNORED if not says_nothing(_at(interface, path))]
+        if _mac_of(interface) is None:
+            found.append(f"{at} (it has no usable dhcp.mac)")
+    return found
+
+
+def _at(value: Any, path: Iterable[str]) -> Any:
+    for name in path:
+        value = as_mapping(value).get(name)
+    return value

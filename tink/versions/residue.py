@@ -5,8 +5,8 @@ Both are pure, and both lose what the other version has no place for. After a co
 back, compares that with the source, and writes each difference into an annotation of the result: the residue. The next
 conversion in the other direction applies the residue, so the source comes back as it was.
 
-    up:    new = up(old), then the residue in NEW_ANNOTATION is applied to it.
-           residue = the differences from down(new) to old, written to OLD_ANNOTATION of the result.
+    up:    new = up(old), then the residue in V1ALPHA2_ANNOTATION is applied to it.
+           residue = the differences from down(new) to old, written to V1ALPHA1_ANNOTATION of the result.
     down:  the same with the versions exchanged.
 
 The result may be edited before it is converted back, so that each entry has a guard. An entry is
@@ -22,8 +22,8 @@ replaces anything, so it is applied only to an empty place.
 collections. An item of a collection is added and removed as a whole, and an entry below an item applies only if the
 item exists. A list whose items have keys is such a collection; its order is kept apart, below the key "".
 
-The annotation OLD_ANNOTATION is stored with the object. NEW_ANNOTATION appears in the v1alpha1 view alone. A status
-has no residue, because a client that drops the annotation must not change a status.
+The annotation V1ALPHA1_ANNOTATION is stored with the object. V1ALPHA2_ANNOTATION appears in the v1alpha1 view alone. A
+status has no residue, because a client that drops the annotation must not change a status.
 """
 
 from __future__ import annotations
@@ -40,17 +40,11 @@ from typing import Any, Final
 
 import orjson
 
+from tink.api.annotations import INCOMPLETE_ANNOTATION, V1ALPHA1_ANNOTATION, V1ALPHA2_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 
 OLD: Final = "tinkerbell.org/v1alpha1"
 NEW: Final = API_VERSION
-
-OLD_ANNOTATION: Final = "tinkerbell.org/v1alpha1"
-"""On a stored object: the residue of its v1alpha1 form."""
-NEW_ANNOTATION: Final = "tinkerbell.org/v1alpha2"
-"""On an object in the v1alpha1 view: the residue of its v1alpha2 form. Never stored."""
-INCOMPLETE_ANNOTATION: Final = "tinkerbell.org/v1alpha1-incomplete"
-"""On a stored object: the fields that v1alpha2 requires and that the conversion filled in, one sentence each."""
 
 MAX_PLAIN_BYTES: Final = 200 << 10
 """Maximum bytes of a residue as plain JSON. A longer one is compressed: an object may have 256 KiB of annotations."""
@@ -449,7 +443,7 @@ class Kind:
     old: Structure = PLAIN
     new: Structure = PLAIN
     annotations: frozenset[str] = frozenset()
-    """The annotations of the views. OLD_ANNOTATION, NEW_ANNOTATION and INCOMPLETE_ANNOTATION are added."""
+    """The annotations of the views. V1ALPHA1_ANNOTATION, V1ALPHA2_ANNOTATION and INCOMPLETE_ANNOTATION are added."""
     json_annotations: frozenset[str] = frozenset()
     """Those of them that are mappings in a v1alpha2 view if their text is canonical JSON (`canonical`)."""
     guard: Callable[[Raw], str] | None = None
@@ -459,7 +453,7 @@ class Kind:
     `up` leaves them out, too."""
 
 
-_OWN_ANNOTATIONS: Final = frozenset({OLD_ANNOTATION, NEW_ANNOTATION, INCOMPLETE_ANNOTATION})
+_OWN_ANNOTATIONS: Final = frozenset({V1ALPHA1_ANNOTATION, V1ALPHA2_ANNOTATION, INCOMPLETE_ANNOTATION})
 
 
 def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
@@ -468,19 +462,19 @@ def translate(obj: Raw, kind: Kind, api_version: str) -> Raw:
     annotations = dict(as_mapping(metadata.get("annotations")))
     result = {**obj, "apiVersion": api_version}
     if api_version == NEW:
-        residue = annotations.pop(NEW_ANNOTATION, None)
+        residue = annotations.pop(V1ALPHA2_ANNOTATION, None)
         view = _view(obj, annotations, kind, frozenset())
         entries = decode(residue) if kind.guard is None else _guarded(decode(residue), kind.guard(view))
         made = _merged(kind.up(view, metadata), entries, kind.new)
         left = _residue(view, kind.down(made, metadata), kind.old)
-        status, name = kind.up_status(obj), OLD_ANNOTATION
+        status, name = kind.up_status(obj), V1ALPHA1_ANNOTATION
     else:
-        residue = annotations.pop(OLD_ANNOTATION, None)
+        residue = annotations.pop(V1ALPHA1_ANNOTATION, None)
         view = _view(obj, annotations, kind, kind.json_annotations)
         made = _merged(kind.down(view, metadata), decode(residue), kind.old)
         guard = None if kind.guard is None else kind.guard(made)
         left = _residue(kind.without_defaults(view), kind.up(made, metadata), kind.new, guard)
-        status, name = kind.down_status(obj), NEW_ANNOTATION
+        status, name = kind.down_status(obj), V1ALPHA2_ANNOTATION
     for key, value in (("spec", made.get("spec", MISSING)), ("status", status)):
         if value is MISSING:
             result.pop(key, None)

@@ -26,13 +26,13 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from tink.api.annotations import TEMPLATE_TEXT_ANNOTATION
+from tink.api.annotations import INCOMPLETE_ANNOTATION, TEMPLATE_TEXT_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.findings import FindingKind, Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_template
 from tink.errors import TinkedgeError
 from tink.printable import printable
-from tink.versions.residue import INCOMPLETE_ANNOTATION, MISSING, Kind
+from tink.versions.residue import MISSING, Kind
 
 MAX_PLAIN_BYTES: Final = 64 << 10
 """Maximum bytes of a text that is kept as it is. A longer one is compressed."""

@@ -23,14 +23,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tink.api import bounds
-from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION, INCOMPLETE_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.convert import constraints
 from tink.convert.findings import FindingKind, Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_workflow
 from tink.printable import printable
 from tink.timestamps import rfc3339
-from tink.versions.residue import INCOMPLETE_ANNOTATION, MAX_DEPTH, MISSING, Kind
+from tink.versions.residue import MAX_DEPTH, MISSING, Kind
 from tink.workflow.guards import awaits_boot
 from tink.workflow.status import (
     REASON_ACTION_TIMEOUT,

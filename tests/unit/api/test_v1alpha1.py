@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -149,8 +150,12 @@ ADDED = {
     "Workflow": {"status": {"v1alpha2:any"}},
     "WorkflowRuleSet": {},
 }
-STRICTER_DATA = "data,maxLength=196608,rule=306123b6"
-"""The text of a Template, the one field with more checks than upstream's."""
+STRICTER = {
+    "data,maxLength=196608,rule=306123b6": "data",
+    "userData,maxLength=1048576": "userData",
+    "vendorData,maxLength=1048576": "vendorData",
+}
+"""The fields with more checks than upstream's, with upstream's form."""
 COLUMNS = {
     "Hardware": [("State", ".status.state", 0)],
     "Template": [("State", ".status.state", 0)],
@@ -242,8 +247,7 @@ def test_fields_are_upstreams_with_the_listed_additions(kind: str) -> None:
     ours: dict[str, set[str]] = {}
     for part in ("spec", "status"):
         ours |= dict(facts(schema(kind)["properties"][part], part))
-    if kind == "Template":
-        ours["spec"] = {"data" if word == STRICTER_DATA else word for word in ours["spec"]}
+    ours["spec"] = {STRICTER.get(word, word) for word in ours["spec"]}
     added = {path: words for path in ours if (words := ours[path] - upstream(kind).get(path, set()))}
     assert added == ADDED[kind]
     assert {path: words - added.get(path, set()) for path, words in ours.items()} == upstream(kind)
@@ -295,6 +299,40 @@ def test_every_field_explains_itself_and_its_use(kind: str) -> None:
         assert [path for path, field in found if not field.get("description", "").endswith(".")] == []
         if part == "spec":
             assert [path for path, field in found if not field["description"].endswith(USES)] == []
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+USE = re.compile(r" (?P<use>Served|Kept|Ignored)[^.]*\.$")
+
+
+def table(kind: str) -> Iterator[str]:
+    """Yield the lines of a kind's table in docs/migrating.md.
+
+    A field that is not served covers those below it, and so does a served one if all below it are served. A covered
+    field has a row if its description compares tinkedge and upstream.
+    """
+    yield f"| `spec` of {kind} | use | description |"
+    yield "|---|---|---|"
+    found = {path: field["description"] for path, field in fields(schema(kind)["properties"]["spec"], "")}
+    uses = {path: match["use"].lower() for path, text in found.items() if (match := USE.search(text))}
+    covering: tuple[str, ...] = ()
+    for path, text in found.items():
+        if path.startswith(covering) and not re.search("tinkedge|upstream", text):
+            continue
+        steps = (f"{path}.", f"{path}[")
+        if uses[path] != "served" or {uses[below] for below in found if below.startswith(steps)} == {"served"}:
+            covering += steps
+        yield f"| `{path}` | {uses[path]} | {re.sub('[Uu]pstream', 'Tinkerbell', USE.sub('', text))} |"
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_guide_has_the_use_of_every_field(kind: str) -> None:
+    """The table is that of the models: put the expected lines into docs/migrating.md if they differ."""
+    lines = GUIDE.splitlines()
+    expected = list(table(kind))
+    start = lines.index(expected[0])
+    end = lines.index("", start) if "" in lines[start:] else len(lines)
+    assert lines[start:end] == expected
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------

@@ -87,8 +87,12 @@ def test_range_in_no_network_of_this_host_needs_a_relay() -> None:
 
 def test_rule_for_listed_machines_needs_a_list() -> None:
     ((severity, seen, remedy),) = wrong(judged(listed_only=True))
-    assert (severity, "there is no list" in seen, "discover import" in remedy) == (Severity.WARNING, True, True)
-    assert wrong(judged(listed_only=True, lists=(Site(1).config_map(),))) == []
+    assert (severity, "discover import" in remedy) == (Severity.WARNING, True)
+    assert "namespace default has no list of expected machines" in seen
+    there = Site(1).config_map()
+    assert wrong(judged(listed_only=True, lists=(there,))) == []
+    there["metadata"]["namespace"] = "elsewhere"
+    assert len(wrong(judged(listed_only=True, lists=(there,)))) == 1, "lists of other namespaces do not count"
 
 
 def test_lists_are_reported_with_the_number_of_problems_and_the_first() -> None:

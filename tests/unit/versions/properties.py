@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from tink.api.annotations import V1ALPHA1_ANNOTATION, V1ALPHA2_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kubeapi.schema.checker import Checker, compile_definition
-from tink.versions import NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, convert
+from tink.versions import NEW, OLD, convert
 
 OBJECTS = int(os.environ.get("TINKEDGE_VERSIONS_OBJECTS", "300"))
 """Random objects of each property; 100,000 for a long run."""
@@ -39,7 +40,7 @@ def random_objects(make: Callable[[random.Random], Raw], seed: int) -> list[Raw]
 def without_residue(obj: Raw) -> Raw:
     """Return a v1alpha2 object without the residue of its v1alpha1 form, from which void entries disappear."""
     annotations = obj["metadata"].get("annotations", {})
-    left = {key: value for key, value in annotations.items() if key != OLD_ANNOTATION}
+    left = {key: value for key, value in annotations.items() if key != V1ALPHA1_ANNOTATION}
     metadata = {key: value for key, value in obj["metadata"].items() if key != "annotations"}
     return {**obj, "metadata": {**metadata, **({"annotations": left} if left else {})}}
 
@@ -110,7 +111,7 @@ def without_status(obj: Raw) -> Raw:
     found = {key: value for key, value in obj.items() if key != "status"}
     metadata = found.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        annotations = {key: value for key, value in metadata["annotations"].items() if key != NEW_ANNOTATION}
+        annotations = {key: value for key, value in metadata["annotations"].items() if key != V1ALPHA2_ANNOTATION}
         metadata = {**metadata, "annotations": annotations}
         if not annotations:
             del metadata["annotations"]

@@ -16,10 +16,13 @@ import pytest
 from tests.support import objects
 from tink.api.annotations import (
     AGENT_ID_ANNOTATION,
+    INCOMPLETE_ANNOTATION,
     INSTANCE_ID_ANNOTATION,
     METADATA_ANNOTATION,
     SSH_PUBLIC_KEYS_ANNOTATION,
     STORAGE_ANNOTATION,
+    V1ALPHA1_ANNOTATION,
+    V1ALPHA2_ANNOTATION,
 )
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
@@ -27,16 +30,8 @@ from tink.api.yaml import objects as read_objects
 from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
-from tink.versions import (
-    INCOMPLETE_ANNOTATION,
-    NEW,
-    NEW_ANNOTATION,
-    OLD,
-    OLD_ANNOTATION,
-    ConversionError,
-    convert,
-    restore,
-)
+from tink.versions import NEW, OLD, ConversionError, convert, hardware_mistakes, restore
+from tink.versions.hardware import DEFAULT_OSIE, IGNORED
 from tink.versions.residue import PLAIN, difference, same
 
 OBJECTS = int(os.environ.get("TINKEDGE_VERSIONS_OBJECTS", "300"))
@@ -69,7 +64,7 @@ def completed(new: Raw) -> Raw:
 
 def without_residue(obj: Raw) -> Raw:
     """Return an object without the annotation that the conversion to its version wrote, and without empty metadata."""
-    name = OLD_ANNOTATION if obj["apiVersion"] == NEW else NEW_ANNOTATION
+    name = V1ALPHA1_ANNOTATION if obj["apiVersion"] == NEW else V1ALPHA2_ANNOTATION
     obj = copy.deepcopy(obj)
     metadata = obj.pop("metadata", None)
     # Kubernetes drops empty metadata and refuses other values.
@@ -222,7 +217,7 @@ class Any_:  # noqa: N801
                 INSTANCE_ID_ANNOTATION: lambda: "by-user",
                 METADATA_ANNOTATION: lambda: pick("{", '{"iqn":"i"}', '{"tags": ["x"]}'),
                 INCOMPLETE_ANNOTATION: lambda: "by user",
-                OLD_ANNOTATION: lambda: pick("x", "[]"),
+                V1ALPHA1_ANNOTATION: lambda: pick("x", "[]"),
             },
         )
         metadata: Raw = {"name": "m1", "namespace": "default", "labels": {"a": "b"}}
@@ -278,7 +273,7 @@ class Any_:  # noqa: N801
                 STORAGE_ANNOTATION: lambda: pick('{"disks":[{"device":"/dev/sda"}]}', '{"a": 1}', "x"),
                 AGENT_ID_ANNOTATION: lambda: pick("agent", "no word"),
                 INCOMPLETE_ANNOTATION: lambda: "by user",
-                NEW_ANNOTATION: lambda: "by user",
+                V1ALPHA2_ANNOTATION: lambda: "by user",
             },
         )
         made = objects.hardware(annotations=annotations) | {"spec": spec}
@@ -538,8 +533,8 @@ HOSTILE_PATHS = [
 def test_a_hostile_residue_raises_nothing_and_adds_no_annotation() -> None:
     for any_ in each_random(15):
         old, new = any_.old(), any_.new()
-        for obj, name in ((old, NEW_ANNOTATION), (new, OLD_ANNOTATION)):
-            residue = json.loads(up(any_.old())["metadata"].get("annotations", {}).get(OLD_ANNOTATION, "[]"))
+        for obj, name in ((old, V1ALPHA2_ANNOTATION), (new, V1ALPHA1_ANNOTATION)):
+            residue = json.loads(up(any_.old())["metadata"].get("annotations", {}).get(V1ALPHA1_ANNOTATION, "[]"))
             entries = [_damaged(any_, each, 0.1) for each in residue]
             entries += [{"path": path, "to": any_.pick(1, {}, ["x"])} for path in HOSTILE_PATHS]
             obj["metadata"]["annotations"] = {name: json.dumps(entries)}
@@ -566,7 +561,7 @@ def test_real_hardware_returns_as_it_was_and_means_what_convert_makes_of_it(old:
     assert equal(up(down(new)), new)
     [converted, *_] = convert_hardware(copy.deepcopy(old), Findings(ObjectPlace("-", 1)))
     # A conversion of one object cannot make an OSIE.
-    converted["spec"].pop("osie", None)
+    converted["spec"]["osie"] = {"name": DEFAULT_OSIE}
     # An empty text means nothing to `tinkedge convert`.
     if old["spec"].get("userData") == "":
         converted["spec"].setdefault("instance", {})["userdata"] = ""
@@ -643,9 +638,9 @@ def _same_pairs() -> Iterator[tuple[Raw, Raw]]:
 @pytest.mark.parametrize(("old", "spec"), [*_same_pairs()])
 def test_a_field_of_both_versions_needs_no_residue(old: Raw, spec: Raw) -> None:
     new = up(old)
-    assert new["spec"] == spec
+    assert new["spec"] == spec | {"osie": {"name": DEFAULT_OSIE}}
     # The order of the interfaces is always kept.
-    assert json.loads(new["metadata"].pop("annotations")[OLD_ANNOTATION]) == [
+    assert json.loads(new["metadata"].pop("annotations")[V1ALPHA1_ANNOTATION]) == [
         {"path": ["spec", "interfaces", ""], "to": [MAC]}
     ]
     assert new["metadata"] == old["metadata"]
@@ -772,7 +767,7 @@ def test_capt_changes_what_it_writes_and_nothing_else() -> None:
     assert again["spec"] == new["spec"] | {"instance": {"userdata": "boot", "vendordata": "v"}}
     assert again["status"] == new["status"]
     annotations = again["metadata"]["annotations"]
-    assert annotations.pop(OLD_ANNOTATION) == f'[{{"path":["spec","interfaces",""],"to":["{MAC}"]}}]'
+    assert annotations.pop(V1ALPHA1_ANNOTATION) == f'[{{"path":["spec","interfaces",""],"to":["{MAC}"]}}]'
     assert annotations == {"tinkerbell.org/boot-path": "auto", "v1alpha1.tinkerbell.org/provisioned": "true"}
 
 
@@ -793,7 +788,7 @@ def test_an_object_replaced_without_its_annotation_keeps_the_fields_of_v1alpha2(
 
 def _annotations(new: Raw) -> Raw:
     found: Raw = new["metadata"].get("annotations", {})
-    return {key: value for key, value in found.items() if key != OLD_ANNOTATION}
+    return {key: value for key, value in found.items() if key != V1ALPHA1_ANNOTATION}
 
 
 def test_metadata_of_v1alpha1_becomes_annotations_and_returns() -> None:
@@ -869,7 +864,7 @@ def test_the_hostname_of_the_instance_is_served_if_no_interface_has_one() -> Non
 def test_a_large_residue_is_compressed_and_fits_into_annotations() -> None:
     old = old_hardware(references={f"reference-{number}": {"name": "x" * 200} for number in range(2000)})
     new = up(old)
-    assert new["metadata"]["annotations"][OLD_ANNOTATION].startswith("gzip:")
+    assert new["metadata"]["annotations"][V1ALPHA1_ANNOTATION].startswith("gzip:")
     assert sum(map(len, new["metadata"]["annotations"].values())) < 256 << 10
     assert equal(down(new), old)
 
@@ -943,3 +938,58 @@ def test_another_kind_or_version_is_refused(obj: Raw, to: str) -> None:
 def test_an_object_of_the_wanted_version_is_unchanged() -> None:
     old = old_hardware()
     assert convert(old, OLD) == old
+
+
+# --- the OSIE
+
+
+def test_machine_boots_the_default_osie_until_v1alpha2_names_another_one() -> None:
+    new = up(old_hardware({"dhcp": {"mac": MAC}}))
+    assert new["spec"]["osie"] == {"name": DEFAULT_OSIE}
+    new["spec"]["osie"] = {"name": "rescue"}
+    for allowed in (True, False, True):
+        old = down(new)
+        old["spec"]["interfaces"][0]["netboot"] = {"allowPXE": allowed}
+        new = up(old)
+        assert new["spec"]["osie"] == {"name": "rescue"}
+    native = completed(objects.hardware())
+    assert "osie" not in native["spec"]
+    assert "osie" not in up(down(native))["spec"], "a Hardware of v1alpha2 without an OSIE gets none"
+
+
+# --- fields without an effect
+
+
+def test_fields_without_an_effect_are_a_mistake_by_name() -> None:
+    interface: Raw = {
+        "dhcp": {"mac": MAC, "domain_name": "rack.example", "arch": "x86_64"},
+        "netboot": {"allowPXE": True, "osie": {"kernel": "vmlinuz"}, "rpi": {}},
+        "isoboot": {"sourceISO": "http://h/x.iso"},
+    }
+    made = up(old_hardware(interface, {"netboot": {"allowPXE": True}}))
+    (found,) = hardware_mistakes(made)
+    assert str(found) == (
+        "tinkerbell.org/v1alpha1: no effect here, see docs/migrating.md: spec.interfaces[0].dhcp.domain_name, "
+        "spec.interfaces[0].netboot.osie.kernel, spec.interfaces[0].isoboot, "
+        "spec.interfaces[1] (it has no usable dhcp.mac)"
+    )
+    del interface["isoboot"], interface["dhcp"]["domain_name"], interface["netboot"]["osie"]
+    assert hardware_mistakes(up(old_hardware(interface))) == []
+
+
+def test_fields_without_an_effect_are_those_that_the_definition_says() -> None:
+    """`kubectl explain` and the condition Misconfigured name the same fields."""
+
+    def ignored(schema: Raw, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if "Ignored, with the condition" in schema.get("description", ""):
+            yield path
+            return
+        for name, child in schema.get("properties", {}).items():
+            yield from ignored(child, (*path, name))
+
+    definition = next(
+        each for each in generate(serve_v1alpha1=True) if each["metadata"]["name"].startswith("hardware.")
+    )
+    old = next(each for each in definition["spec"]["versions"] if each["name"] == "v1alpha1")
+    spec = old["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert set(ignored(spec["interfaces"]["items"], ())) == set(IGNORED)

@@ -6,12 +6,15 @@ The requests and their order are those that both programs sent to the embedded A
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import objects
 from tests.support.api import InProcessApi
+from tink.api.annotations import V1ALPHA2_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError
 from tink.kube.resources import (
@@ -24,6 +27,7 @@ from tink.kube.resources import (
     WORKFLOW,
     ResourceType,
 )
+from tink.versions import text_of
 from tink.webhooks.admission import ReviewPlugin
 
 MAC = "52:54:00:12:34:56"
@@ -126,7 +130,7 @@ async def test_life_of_a_cluster_machine(site: Site) -> None:
     today = (await site.get(HARDWARE, "hw1"))["spec"]
     assert today["networkInterfaces"][MAC]["dhcp"]["ip"] == "10.0.0.5"
     assert today["storageDevices"] == ["/dev/sda"]
-    assert today["bmcRef"] == {"name": "bmc1"}
+    assert (today["bmcRef"], today["osie"]) == ({"name": "bmc1"}, {"name": "default"})
 
     await site.take()
     user_data = "#cloud-config\nruncmd: [kubeadm join]\n"
@@ -209,3 +213,49 @@ async def test_replacing_a_hardware_in_v1alpha1_keeps_the_fields_of_v1alpha2(sit
     await site.api.send("PUT", OLD_HARDWARE, "hw1", old)
     spec = (await site.get(HARDWARE, "hw1"))["spec"]
     assert (spec["osie"], spec["instance"]) == ({"name": "hook"}, {"userdata": "#!/bin/sh"})
+
+
+async def test_manifest_in_v1alpha1_names_its_osie_as_in_the_guide(site: Site) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+    (written,) = re.findall(rf"^    {V1ALPHA2_ANNOTATION}: '(.*)'$", guide, re.MULTILINE)
+    manifest = machine()
+    manifest["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: written}
+    made = await site.make(manifest, OLD_HARDWARE)
+    assert made["metadata"]["annotations"][V1ALPHA2_ANNOTATION] == written, "a diff of the manifest is empty"
+    found = await site.get(HARDWARE, "hw1")
+    assert found["spec"]["osie"] == {"name": "tinkedge"}
+    assert V1ALPHA2_ANNOTATION not in found["metadata"]["annotations"]
+
+    address = {"dhcp": {"ipv6": {"address": "2001:db8::5"}}}
+    await site.patch(HARDWARE, "hw1", {"spec": {"networkInterfaces": {MAC: address}}})
+    await site.patch(OLD_HARDWARE, "hw1", {"spec": {"userData": "#!/bin/sh"}})
+    assert "ipv6" in (await site.get(HARDWARE, "hw1"))["spec"]["networkInterfaces"][MAC]["dhcp"]
+    await site.patch(OLD_HARDWARE, "hw1", {"metadata": {"annotations": {V1ALPHA2_ANNOTATION: written}}})
+    spec = (await site.get(HARDWARE, "hw1"))["spec"]
+    assert (spec["osie"], "ipv6" in spec["networkInterfaces"][MAC]["dhcp"]) == ({"name": "tinkedge"}, False)
+
+
+async def test_osie_stays_while_clients_of_v1alpha1_apply_and_replace(site: Site) -> None:
+    await site.make(machine(), OLD_HARDWARE)
+    await site.patch(HARDWARE, "hw1", {"spec": {"osie": {"name": "tinkedge"}}})
+    applied = machine() | {"metadata": {"name": "hw1"}}
+    await site.api.send("PATCH", OLD_HARDWARE, "hw1", applied, fieldManager="gitops", force="true")
+    await site.take()
+    old = await site.get(OLD_HARDWARE, "hw1")
+    del old["metadata"]["annotations"]
+    await site.api.send("PUT", OLD_HARDWARE, "hw1", old)
+    assert (await site.get(HARDWARE, "hw1"))["spec"]["osie"] == {"name": "tinkedge"}
+
+
+async def test_actions_edited_in_v1alpha2_count_until_a_new_text(site: Site) -> None:
+    template = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Template", "metadata": {"name": "tm1"}}
+    await site.make({**template, "spec": {"data": TEXT}}, OLD_TEMPLATE)
+    made = await site.get(TEMPLATE, "tm1")
+    assert text_of(made) == TEXT
+    (action,) = made["spec"]["actions"]
+    edited = await site.patch(TEMPLATE, "tm1", {"spec": {"actions": [action | {"timeout": 99}]}})
+    assert text_of(edited) is None
+    shown = (await site.get(OLD_TEMPLATE, "tm1"))["spec"]["data"]
+    assert ("timeout: 99" in shown, "global_timeout" in shown) == (True, False)
+    await site.patch(OLD_TEMPLATE, "tm1", {"spec": {"data": TEXT}})
+    assert text_of(await site.get(TEMPLATE, "tm1")) == TEXT

@@ -19,18 +19,15 @@ from tests.unit.versions.properties import (
     without_residue,
 )
 from tests.unit.versions.rendering import CORPORA, cases, objects_of
-from tink.api.annotations import TEMPLATE_TEXT_ANNOTATION
+from tink.api.annotations import (
+    INCOMPLETE_ANNOTATION,
+    TEMPLATE_TEXT_ANNOTATION,
+    V1ALPHA1_ANNOTATION,
+    V1ALPHA2_ANNOTATION,
+)
 from tink.api.v1alpha2 import Raw
 from tink.template import parse_fields
-from tink.versions import (
-    INCOMPLETE_ANNOTATION,
-    NEW,
-    NEW_ANNOTATION,
-    OLD,
-    OLD_ANNOTATION,
-    convert,
-    text_of,
-)
+from tink.versions import NEW, OLD, convert, text_of
 from tink.versions.rendering import render
 from tink.versions.template import MAX_PLAIN_BYTES, MAX_SHOWN_CHARACTERS
 
@@ -310,7 +307,7 @@ def test_native_template_renders_as_a_text_of_v1alpha1() -> None:
 def test_fields_of_v1alpha2_alone_are_in_the_view_and_never_stored() -> None:
     stored = new({"actions": [{"name": "a", "image": "i", "cmd": "/bin/sh"}]})
     view = convert(stored, OLD)
-    assert annotations_of(view).keys() == {NEW_ANNOTATION}
+    assert annotations_of(view).keys() == {V1ALPHA2_ANNOTATION}
     assert convert(view, NEW) == stored
 
 
@@ -432,5 +429,5 @@ def test_annotation_of_ours_that_a_client_of_v1alpha1_writes_comes_back() -> Non
     obj = old(TEXT, {TEMPLATE_TEXT_ANNOTATION: "x", INCOMPLETE_ANNOTATION: "y"})
     stored = convert(obj, NEW)
     assert text_of(stored) == TEXT
-    assert OLD_ANNOTATION in annotations_of(stored)
+    assert V1ALPHA1_ANNOTATION in annotations_of(stored)
     assert convert(stored, OLD) == obj

@@ -19,9 +19,9 @@ from tests.unit.versions.properties import (
     refusals,
 )
 from tests.unit.versions.rendering import CORPORA, objects_of
-from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.annotations import HOLD_ANNOTATION, INCOMPLETE_ANNOTATION, V1ALPHA1_ANNOTATION, V1ALPHA2_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw
-from tink.versions import INCOMPLETE_ANNOTATION, NEW, NEW_ANNOTATION, OLD, OLD_ANNOTATION, convert
+from tink.versions import NEW, OLD, convert
 from tink.versions.workflow import DISABLED, UNSET
 
 CAPT: Raw = {
@@ -318,7 +318,7 @@ def test_iso_is_isoboot_and_comes_back_as_iso() -> None:
 def test_fields_of_v1alpha2_alone_are_in_the_view_and_never_stored() -> None:
     stored = new({"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}, "ttlSecondsAfterFinished": 60})
     view = convert(stored, OLD)
-    assert set(view["metadata"]["annotations"]) == {NEW_ANNOTATION}
+    assert set(view["metadata"]["annotations"]) == {V1ALPHA2_ANNOTATION}
     assert convert(view, NEW) == stored
 
 
@@ -532,6 +532,6 @@ def test_fields_of_v1alpha1s_status_that_a_client_writes_have_no_effect() -> Non
 
 def test_old_residue_is_void_after_an_edit_in_v1alpha2() -> None:
     stored = convert(old({**CAPT, "bootOptions": {"bootMode": "iso", "isoURL": "http://h/a.iso"}}), NEW)
-    assert OLD_ANNOTATION in stored["metadata"]["annotations"]
+    assert V1ALPHA1_ANNOTATION in stored["metadata"]["annotations"]
     stored["spec"]["bootOptions"] = {"bootMode": "netboot"}
     assert convert(stored, OLD)["spec"]["bootOptions"] == {"bootMode": "netboot"}

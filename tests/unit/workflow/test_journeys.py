@@ -26,6 +26,7 @@ from tink.controller.reconcile import Decision, reconcile
 from tink.kubeapi.apiserver.patch import merge
 from tink.server.decision import AgentView, ClaimAndSend, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
+from tink.template import RenderedTemplate
 from tink.workflow import events, guards, machine
 from tink.workflow.guards import protect
 from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
@@ -513,11 +514,11 @@ class Journeys(RuleBasedStateMachine):
                 self.streams[0, at].view.forget(last)
 
 
-def _render(template: Raw, _hardware: Raw, _params: object) -> list[Raw]:
+def _render(template: Raw, _hardware: Raw, _params: object) -> RenderedTemplate:
     count, *reboots = template["metadata"]["name"].split()
     actions: list[Raw] = [{"name": f"n{i}", "image": "image"} for i in range(int(count))]
     actions[-1]["reboots"] = bool(reboots)
-    return actions
+    return RenderedTemplate(actions)
 
 
 TestJourneys = Journeys.TestCase

@@ -37,6 +37,7 @@ from tink.kubeapi.apiserver.patch import merge
 from tink.server import decision
 from tink.server.decision import AgentView
 from tink.server.events import ServerEvent, _settled
+from tink.template import RenderedTemplate
 from tink.workflow import events, machine, status
 from tink.workflow.table import Author
 
@@ -254,11 +255,11 @@ def lawful(before: Raw, after: Raw, author: Author) -> None:
 # --- the controller: Controller._look_at and _write -------------------------------------------------------------------
 
 
-def render(template: Raw, _hardware: Raw, _params: object) -> list[Raw]:
+def render(template: Raw, _hardware: Raw, _params: object) -> RenderedTemplate:
     actions: list[Raw] = [{"name": f"n{i}", "image": "image"} for i in range(ACTIONS)]
     if template["metadata"]["name"] == REBOOTS:
         actions[-1]["reboots"] = True
-    return actions
+    return RenderedTemplate(actions)
 
 
 @cache
