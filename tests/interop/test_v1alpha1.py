@@ -38,13 +38,11 @@ BY_WEBHOOK, IN_PROCESS = "by the webhook", "in the process of the API"
 async def player(directory: Path, where: str) -> AsyncIterator[recorder.Player]:
     here = where == IN_PROCESS
     converters = dict.fromkeys(versions.DEFINITIONS, versions) if here else {}
-    async with serving(directory, generate(serve_v1alpha1=here), converters=converters) as (_, client):
-        webhooks = Webhooks(client, [served_v1alpha1()] if where == BY_WEBHOOK else [])
-        await webhooks.start()
-        try:
-            yield await recorder.player(client)
-        finally:
-            await webhooks.stop()
+    async with (
+        serving(directory, generate(serve_v1alpha1=here), converters=converters) as (_, client),
+        recorder.serving_webhooks(client, *([] if here else [served_v1alpha1()])),
+    ):
+        yield await recorder.player(client)
 
 
 @pytest.mark.parametrize("where", [BY_WEBHOOK, IN_PROCESS])
@@ -61,7 +59,7 @@ async def test_requests_of_capt_are_answered_as_by_a_cluster(tmp_path: Path, whe
 async def test_only_the_embedded_api_restores_fields_that_a_replaced_object_lacks(
     tmp_path: Path, where: str, osie: Any
 ) -> None:
-    assert RECORDED["replaced"] is None
+    assert RECORDED["replaced"] == {"name": "default"}
     async with player(tmp_path, where) as playing:
         assert await playing.replace() == osie
 

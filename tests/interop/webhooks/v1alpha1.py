@@ -1,16 +1,18 @@
-"""Record how a real kube-apiserver serves v1alpha1 with our conversion webhook.
+"""Record how a real kube-apiserver serves v1alpha1 with our conversion webhook and our reviews.
 
     python -m tests.record v1alpha1
 
-serves the webhook on loopback, lets a kube-apiserver call it, plays the requests of Cluster API's provider (CAPT) and
-of others, and writes `v1alpha1.json` beside this file. The tests play the same against the embedded API.
+serves the webhooks on loopback, lets a kube-apiserver call them, plays the requests of Cluster API's provider (CAPT)
+and of others, and writes `v1alpha1.json` beside this file. The tests play the same against the embedded API.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +24,13 @@ from tests.peer import Peer
 from tests.support import objects
 from tests.unit.versions.test_served import FINALIZER, MAC, MACHINE_LABELS, OWNER, REFERENCE, TEXT, machine
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.resources import CRD
+from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW
 from tink.versions import DEFINITIONS
+from tink.webhooks.admission import Admission
 from tink.webhooks.conversion import served_v1alpha1
-from tink.webhooks.server import Webhooks
+from tink.webhooks.server import Hook, Webhooks
 
 MACHINES: Final = 600
 """The number of Hardware in the list."""
@@ -58,10 +62,12 @@ _RELEASED: Final = {
     "labels": dict.fromkeys(OWNER),
     "finalizers": None,
 }
+_OTHER_OWNER: Final = OWNER | {"v1alpha1.tinkerbell.org/ownerName": "tm2"}
 SCENARIO: list[Step] = [
     ("a machine of v1alpha1", "POST", HW, machine()),
     ("is one of v1alpha2", "GET", f"{NEW}/hardware/hw1", None),
     ("CAPT takes it", "PATCH", f"{HW}/hw1", {"metadata": {"finalizers": [FINALIZER], "labels": OWNER}}),
+    ("no other machine takes it", "PATCH", f"{HW}/hw1", {"metadata": {"labels": _OTHER_OWNER}}),
     ("and gives it user-data", "PATCH", f"{HW}/hw1", {"spec": {"userData": USER_DATA}}),
     ("which v1alpha2 has, too", "GET", f"{NEW}/hardware/hw1", None),
     ("CAPT's Template", "POST", TEMPLATES, _old("Template", {"data": TEXT})),
@@ -150,6 +156,21 @@ async def player(client: KubeClient) -> Player:
     return Player(client, dict(await client._authorize()))
 
 
+@contextlib.asynccontextmanager
+async def serving_webhooks(client: KubeClient, *hooks: Hook) -> AsyncIterator[Webhooks]:
+    """Serve the admission webhook with its informers, and these hooks."""
+    informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+    webhooks = Webhooks(client, [*hooks, Admission(client, informers)])
+    tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
+    try:
+        await webhooks.start()
+        yield webhooks
+    finally:
+        await webhooks.stop()
+        for task in tasks:
+            task.cancel()
+
+
 def record(kubeconfig: Path) -> None:
     """Write v1alpha1.json."""
     install(Peer(kubeconfig))
@@ -159,9 +180,9 @@ def record(kubeconfig: Path) -> None:
 async def _record(kubeconfig: Path) -> None:
     client = await KubeClient.connect(kubeconfig)
     hook = served_v1alpha1()
-    webhooks = Webhooks(client, [hook])
-    await webhooks.start()
-    try:
+    async with contextlib.AsyncExitStack() as exits:
+        exits.push_async_callback(client.close)
+        webhooks = await exits.enter_async_context(serving_webhooks(client, hook))
         await asyncio.sleep(2)  # a kube-apiserver learns of new versions by a watch of its own
         config = (await client.get(CRD, DEFINITIONS[0], None))["spec"]["conversion"]["webhook"]["clientConfig"]
         bundle = base64.b64decode(config["caBundle"])
@@ -170,8 +191,5 @@ async def _record(kubeconfig: Path) -> None:
         playing = await player(client)
         played, replaced = await playing.play(), await playing.replace()
         version = await client._call("GET", "/version")
-    finally:
-        await webhooks.stop()
-        await client.close()
     recorded = {"server": version["gitVersion"], **played, "replaced": replaced}
     Path(__file__).with_name("v1alpha1.json").write_text(recordings.layout(recorded) + "\n")
