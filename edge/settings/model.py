@@ -282,7 +282,8 @@ class EdgeSettings:
         "Admit machines that no Hardware names, by a rule such as range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,"
         "osie=hook: the edge creates a Hardware with an address of the range, and the machine boots the OSIE. Further "
         "keys: nameserver, mac (the first bytes of MAC addresses), relay, only=listed (machines on a list of expected "
-        "machines), lists (a namespace whose lists count; default: that of the OSIE), name. Repeatable.",
+        "machines), approve=all (approve each machine once it has introduced itself), lists (a namespace whose lists "
+        "count; default: that of the OSIE), name. Repeatable.",
         type=types.admission_rule,
     )
     boot_path: BootPath = Group.NETBOOT.setting(
