@@ -22,7 +22,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.files import rereading
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, UnreachableError
@@ -163,7 +163,9 @@ class ManifestApplier:
             async with asyncio.timeout(_APPLIED_SECONDS):
                 for obj in applied:
                     place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
-                    informer = informers.get(resource_type(obj) or CRD)
+                    # Informers follow v1alpha2, also of an object that was written in v1alpha1.
+                    followed = resource_type({**obj, "apiVersion": API_VERSION}) or resource_type(obj) or CRD
+                    informer = informers.get(followed)
                     if informer is not None and not informer.covers({"metadata": {"namespace": place[0]}}):
                         text = "%s %s/%s is applied, but not followed: --namespaces or --hardware-selector leave it out"
                         log.warning(text, obj["kind"], *place)

@@ -27,7 +27,8 @@ from edge.journey.events import JourneyEvent, Outcome, Step
 from tests.api import serving
 from tests.ports import free_port, listens
 from tests.waiting import PATIENCE_SECONDS, wait_until
-from tink.api.crds import generate
+from tink import versions
+from tink.api.crds import generate, generate_bmc
 from tink.kubeapi import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -432,6 +433,15 @@ async def bare(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
 async def kubectl(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """kubectl and an API server with our resources."""
     async with serving(tmp_path / "state", generate()) as (server, _):
+        yield _kubectl(program, server, tmp_path)
+
+
+@pytest.fixture
+async def both_versions(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """kubectl and an API server that serves v1alpha1 and v1alpha2, with the definitions of `tinkedge up`."""
+    definitions = [*generate(serve_v1alpha1=True), *generate_bmc()]
+    converters = dict.fromkeys(versions.DEFINITIONS, versions)
+    async with serving(tmp_path / "state", definitions, converters=converters) as (server, _):
         yield _kubectl(program, server, tmp_path)
 
 

@@ -21,7 +21,7 @@ from tests.support.virtual_time import elapse
 from tests.waiting import until as wait_until_true
 from tink.api.crds import generate, generate_bmc
 from tink.kube.client import ApiError, UnreachableError
-from tink.kube.resources import CRD, OSIE
+from tink.kube.resources import CRD, HARDWARE, OSIE
 
 pytestmark = pytest.mark.looptime
 
@@ -224,3 +224,24 @@ async def test_start_goes_on_when_the_definition_of_another_program_is_in_the_wa
     task = asyncio.create_task(applier.apply_own_later())
     await until(task.done)
     assert (applier.own, applier.problems) == ([], [])
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
+async def test_start_waits_until_the_informer_has_the_object_in_whichever_version_it_was_written(
+    write: Callable[..., Path], tmp_path: Path, version: str
+) -> None:
+    api = InProcessApi(serve_v1alpha1=True)
+    informer = api.informer(HARDWARE)
+    spec = {"interfaces": [{"dhcp": {"mac": objects.MAC}}]} if version == "v1alpha1" else objects.hardware()["spec"]
+    metadata = {"name": "m", "namespace": "default"}
+    obj = {"apiVersion": f"tinkerbell.org/{version}", "kind": "Hardware", "metadata": metadata, "spec": spec}
+    write("m", json.dumps(obj))
+    applier = ManifestApplier(api, str, tmp_path, clock=lambda: NOW)  # type: ignore[arg-type]
+    await applier.apply_definitions()
+    informer.hold()
+    waiting = asyncio.create_task(applier.apply_and_wait({HARDWARE: informer}))
+    await elapse(1)
+    assert not waiting.done()
+    informer.release()
+    await waiting
+    assert informer.get("default", "m") is not None
