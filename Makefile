@@ -160,6 +160,7 @@ proto: venv
 crds: venv
 	tinkedge crds --out deploy/crds
 	tinkedge crds --bmc --out deploy/crds/bmc
+	tinkedge crds --v1alpha1 --out deploy/crds/v1alpha1
 
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

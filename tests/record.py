@@ -29,6 +29,7 @@ from tests.bench.bed import installed
 from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
+from tests.interop.webhooks import v1alpha1
 from tests.unit.discovery import test_documented as discovery
 from tests.unit.kubeapi.apiserver.conformance import test_conformance
 from tests.unit.kubeapi.apiserver.data import record_documents
@@ -121,6 +122,7 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "documents": (record_documents.record, "AlwaysAllow"),
     "managed-fields": (managed_fields.record, "AlwaysAllow"),
     "resources": (resources.record, "AlwaysAllow"),
+    "v1alpha1": (v1alpha1.record, "AlwaysAllow"),
     "validations": (schema.record_validations, "AlwaysAllow"),
     "webhooks": (webhooks.record, "AlwaysAllow"),
 }

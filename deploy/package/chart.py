@@ -87,6 +87,7 @@ def rendered(helm: Helm) -> dict[Path, str]:
     secrets = helm.template("--set", "rbac.secretsNamespaces={NAMESPACE}", "--show-only", rbac)
     peers = helm.template("--set", "edge.peers=true", "--show-only", rbac)
     bmc = helm.template("--set", "bmc.enabled=true", "--show-only", "templates/rbac-bmc.yaml")
+    v1alpha1 = helm.template("--set", "v1alpha1.enabled=true", "--show-only", "templates/rbac-v1alpha1.yaml")
     discovery = helm.template("--set", "discovery.enabled=true", "--show-only", "templates/rbac-discovery.yaml")
     edge_discovery = helm.template(
         *(
@@ -103,6 +104,7 @@ def rendered(helm: Helm) -> dict[Path, str]:
         "rbac-attributes.yaml": _named(_plain(attributes), "tinkedge-server-attributes"),
         "rbac-bmc.yaml": _plain(bmc),
         "rbac-discovery.yaml": _plain(discovery),
+        "rbac-v1alpha1.yaml": _plain(v1alpha1),
         "rbac-edge-discovery.yaml": _named(
             _plain(edge_discovery), "tinkedge-edge-discovery", "tinkedge-edge-discovery-delete"
         ),
@@ -180,7 +182,9 @@ _OF_THE_CHART: Final = frozenset(
 )
 """Options that have other values in the chart, or only one meaning in a pod."""
 
-_OF_A_ROLE: Final = frozenset({("controller", "bmc"), ("controller", "discovery"), ("edge", "discover")})
+_OF_A_ROLE: Final = frozenset(
+    {("controller", "bmc"), ("controller", "discovery"), ("controller", "serve-v1alpha1"), ("edge", "discover")}
+)
 """Options of one role that have another value in the chart, which also grants the rights."""
 
 

@@ -118,6 +118,8 @@ def edge() -> None:
 def controller() -> None:
     """The workflow controller. --webhook-service or --webhook-url adds the admission webhooks.
 
+    --serve-v1alpha1 adds the conversion webhook for Tinkerbell's v1alpha1.
+
     Without --kubeconfig: as the service account of this pod.
     """
 

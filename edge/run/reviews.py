@@ -1,4 +1,4 @@
-"""Sets up the admission reviews and the conversion of Metal3's hosts (`tink.webhooks`).
+"""Sets up the admission reviews and the conversions of Metal3's hosts and of v1alpha1 (`tink.webhooks`).
 
 The embedded API asks a plugin in its own process. A cluster's API asks a webhook, if it can reach this process.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOOKS: Final = frozenset({Service.WEBHOOKS, Service.CONVERSION})
+HOOKS: Final = frozenset({Service.WEBHOOKS, Service.CONVERSION, Service.V1ALPHA1})
 
 
 def are_reached(settings: StackSettings) -> bool:
@@ -111,7 +111,7 @@ class Reviews:
 
     def _made(self, client: KubeClient, informers: Mapping[ResourceType, Informer]) -> Webhooks | None:
         services, reached = self._settings.services, are_reached(self._settings)
-        if Service.CONVERSION in services and not reached:
+        if services & {Service.CONVERSION, Service.V1ALPHA1} and not reached:
             raise StackError(
                 "the cluster can't reach the conversion webhook: give --webhook-service or --webhook-url, where it does"
             )
@@ -137,4 +137,8 @@ class Reviews:
 
             conversion = ConversionSettings(self._settings.empty_checksum_type)
             hooks.append(HostConversion(conversion, install=Service.APISERVER in self._settings.services))
+        if Service.V1ALPHA1 in services:
+            from tink.webhooks.conversion import served_v1alpha1  # the schemas take time, and few clusters need them
+
+            hooks.append(served_v1alpha1())
         return Webhooks(client, hooks, self._settings.webhooks) if hooks else None

@@ -129,7 +129,8 @@ def listeners(services: Services, options: Options) -> Iterator[ListeningPort]:
         for port in options.get("legacy_ports") or ():
             yield ListeningPort("legacy-ports", port, machines)
     # The embedded API reviews writes without a webhook.
-    if Service.CONVERSION in services or services & {Service.WEBHOOKS, Service.APISERVER} == {Service.WEBHOOKS}:
+    conversions = services & {Service.CONVERSION, Service.V1ALPHA1}
+    if conversions or services & {Service.WEBHOOKS, Service.APISERVER} == {Service.WEBHOOKS}:
         reached = bool(options.get("webhook_url") or options.get("webhook_service"))
         port = options.get("webhook_port") or (SERVICE_PORT if reached else 0)
         if port:

@@ -47,6 +47,7 @@ class Service(StrEnum):
     DISCOVERY = "discovery"
     WEBHOOKS = "webhooks"
     CONVERSION = "conversion"
+    V1ALPHA1 = "v1alpha1"
     SERVER = "server"
     DHCP = "dhcp"
     TFTP = "tftp"
@@ -63,7 +64,8 @@ class Syslog(StrEnum):
 
 
 EDGE: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-ON_REQUEST: Final = frozenset({Service.BMC, Service.DISCOVERY, Service.CONVERSION})  # each has an option of its own
+ON_REQUEST: Final = frozenset({Service.BMC, Service.DISCOVERY, Service.CONVERSION, Service.V1ALPHA1})
+"""Services that have an option of their own."""
 ALWAYS: Final = frozenset(Service) - ON_REQUEST  # services that `tinkedge up` runs without further options
 LOOPBACK: Final = Network("lo")
 DEFAULT_HTTP_PORT: Final = 7080
@@ -89,6 +91,8 @@ def services_of(command: str, options: Mapping[str, Any]) -> frozenset[Service]:
     if options.get("kubeconfig") is not None:
         services -= {Service.APISERVER}
     has_api = Service.APISERVER in services
+    if command in _CONTROLLERS and options.get("serve_v1alpha1") and not has_api:
+        services |= {Service.V1ALPHA1}
     defaults = {Service.BMC: has_api, Service.DISCOVERY: has_api or bool(options.get("discover"))}
     for service, default in defaults.items() if command in _CONTROLLERS else ():
         wanted = options.get(service.value)
@@ -278,7 +282,8 @@ class EdgeSettings:
         "Admit machines that no Hardware names, by a rule such as range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,"
         "osie=hook: the edge creates a Hardware with an address of the range, and the machine boots the OSIE. Further "
         "keys: nameserver, mac (the first bytes of MAC addresses), relay, only=listed (machines on a list of expected "
-        "machines), lists (a namespace whose lists count; default: that of the OSIE), name. Repeatable.",
+        "machines), approve=all (approve each machine once it has introduced itself), lists (a namespace whose lists "
+        "count; default: that of the OSIE), name. Repeatable.",
         type=types.admission_rule,
     )
     boot_path: BootPath = Group.NETBOOT.setting(
@@ -516,6 +521,13 @@ class StackSettings:
         "embedded API, or with rules of --discover.",
         services=_CONTROLLER,
     )
+    serve_v1alpha1: bool = Group.API.setting(
+        False,
+        "Serve a cluster's Hardware, Templates and Workflows as Tinkerbell's v1alpha1, too: add that version and a "
+        "conversion webhook to their definitions. Needs --webhook-service or --webhook-url. The embedded API always "
+        "serves v1alpha1.",
+        services=_CONTROLLER,
+    )
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     bmcs: BmcSettings = field(default_factory=BmcSettings)
@@ -727,7 +739,7 @@ _TOKEN_FIELDS: Final = _fields_for(
 
 _WEBHOOK_FIELDS: Final = _fields_for(
     WebhookSettings,
-    _WEBHOOKS | _CONVERSION,
+    _WEBHOOKS | _CONVERSION | frozenset({Service.V1ALPHA1}),
     url=Group.API.declare("https://HOST:PORT where a cluster's API reaches the webhooks.", flag="--webhook-url"),
     service=Group.API.declare(
         "NAMESPACE/NAME[:PORT] of the Service in front of the webhooks. All replicas share the certificate authority "

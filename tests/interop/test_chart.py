@@ -235,6 +235,7 @@ def test_each_right_that_rbac_can_not_narrow_comes_with_its_policy(helm: Helm, o
         "tinkedge-server-attributes.tinkedge",
         "tinkedge-bmc-netboot.tinkedge",
         "tinkedge-metal3-webhook.tinkedge",
+        "tinkedge-v1alpha1.tinkedge",
         "tinkedge-discovery.tinkedge",
         "tinkedge-discovery-delete.tinkedge",
         "tinkedge-edge-discovery.tinkedge",
@@ -402,14 +403,37 @@ def test_separate_server_sends_events_of_agents_to_the_edges(objects: dict[str, 
 
 
 def test_definitions_equal_the_programs_and_are_kept_by_default(objects: dict[str, Objects]) -> None:
-    for name, keep, count in (("default", "keep", 4), ("everything", None, 9)):
+    for name, keep, count in (("default", "keep", 4), ("everything", None, 10)):
         definitions = objects[name].of("CustomResourceDefinition")
         assert len(definitions) == count
         for each in definitions:
             assert each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == keep
-            folder = {"metal3.io": "crds-metal3", "bmc.tinkerbell.org": "crds/bmc"}.get(each["spec"]["group"], "crds")
+            folders = {"metal3.io": "crds-metal3", "bmc.tinkerbell.org": "crds/bmc"}
+            own_folder = "crds/v1alpha1" if name == "everything" else "crds"
+            folder = folders.get(each["spec"]["group"], own_folder)
             (own,) = documents((DEPLOY / folder / f"{each['spec']['names']['plural']}.yaml").read_text())
             assert each["spec"] == own["spec"]
+
+
+def test_v1alpha1_is_converted_behind_the_service_of_the_release_with_or_without_reviews(helm: Helm) -> None:
+    for reviews in ("true", "false"):
+        options = with_values("v1alpha1.enabled=true", f"controller.webhooks.enabled={reviews}")
+        made = Objects(documents(helm.template(*options, namespace="ns")))
+        settings = made.settings("controller")
+        assert (settings["serve-v1alpha1"], settings["webhook-service"]) == (True, "ns/tinkedge-webhooks")
+        assert "tinkedge-webhooks-ca" in made.names("Secret")
+        assert made.one("Service", "tinkedge-webhooks")["spec"]["ports"][0]["targetPort"] == 9443
+        assert bool(made.of("ValidatingWebhookConfiguration")) == (reviews == "true")
+        for plural in ("hardware", "templates", "workflows"):
+            definition = made.one("CustomResourceDefinition", f"{plural}.tinkerbell.org")["spec"]
+            service = {"namespace": "ns", "name": "tinkedge-webhooks", "port": 443, "path": "/convert-v1alpha1"}
+            assert definition["conversion"]["webhook"]["clientConfig"] == {"service": service}
+        roles = [each for each in made.of("Role") if "tinkedge-webhooks-ca" in str(each["rules"])]
+        assert len(roles) == 1
+        (policy,) = [
+            each for each in made.of("ValidatingAdmissionPolicy") if each["metadata"]["name"] == "tinkedge-v1alpha1.ns"
+        ]
+        assert '.orValue("") == "tinkedge-webhooks"' in str(policy["spec"]["validations"])
 
 
 def test_notes_name_the_addresses_to_open(helm: Helm) -> None:

@@ -43,10 +43,11 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION, ConversionSettings
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
-from tink.metal3 import migration, webhook
+from tink.metal3 import migration
 from tink.metal3.definition import NAME
 from tink.metal3.migration import MigrationSettings, Phase, survey
 from tink.metal3.webhook import HostConversion
+from tink.webhooks import conversion
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.webhooks.server import Webhooks, WebhookSettings
 
@@ -272,10 +273,10 @@ async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
 async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
     assert await posted(site, b"{}") == (400, no_review)
-    monkeypatch.setattr(webhook, "MAX_REVIEW_BYTES", 1 << 21)
+    monkeypatch.setattr(conversion, "MAX_REVIEW_BYTES", 1 << 21)
     assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
-    reading = webhook._READ_SECONDS
-    monkeypatch.setattr(webhook, "_READ_SECONDS", 0.3)
+    reading = conversion._READ_SECONDS
+    monkeypatch.setattr(conversion, "_READ_SECONDS", 0.3)
 
     async def slowly() -> Any:
         yield b"{"
@@ -283,7 +284,7 @@ async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monk
 
     results = await asyncio.gather(*(posted(site, slowly()) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(each, aiohttp.ClientError) or each[0] == 408 for each in results), results  # type: ignore[index]
-    monkeypatch.setattr(webhook, "_READ_SECONDS", reading)
+    monkeypatch.setattr(conversion, "_READ_SECONDS", reading)
     assert (await posted(site, b" " * (1 << 21)))[0] == 400, "the slow ones hold no place any more"
 
 

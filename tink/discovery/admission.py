@@ -109,8 +109,8 @@ MAX_LINKS: Final = 1024
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
-_KEYS: Final = ("range", "osie", "gateway", "nameserver", "mac", "relay", "only", "lists", "name")
-_SINGLE: Final = frozenset({"range", "osie", "gateway", "only", "name"})
+_KEYS: Final = ("range", "osie", "gateway", "nameserver", "mac", "relay", "only", "approve", "lists", "name")
+_SINGLE: Final = frozenset({"range", "osie", "gateway", "only", "approve", "name"})
 _EXAMPLE: Final = "range=172.31.8.10-172.31.8.250/24,gateway=172.31.8.1,osie=hook"
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE: Final = re.compile(_LABEL)
@@ -125,8 +125,8 @@ def read_rule(text: str) -> AdmissionRule:
     """Return the rule that `text` describes: pairs KEY=VALUE with commas between them.
 
     Keys are `range` (FIRST-LAST/BITS) and `osie` ([NAMESPACE/]NAME), which are required, and `gateway`, `nameserver`,
-    `mac`, `relay`, `only`, `lists` and `name`. `nameserver`, `mac`, `relay` and `lists` may be given several times.
-    Raises RuleError.
+    `mac`, `relay`, `only`, `approve`, `lists` and `name`. `nameserver`, `mac`, `relay` and `lists` may be given several
+    times. Raises RuleError.
     """
     values = _values_of(text)
     for key in ("range", "osie"):
@@ -139,6 +139,11 @@ def read_rule(text: str) -> AdmissionRule:
     only = values.get("only", [""])[0]
     if only not in ("", "listed"):
         raise RuleError(f"only={only}: write only=listed to admit machines on a list, or leave it out to admit all")
+    approve = values.get("approve", [""])[0]
+    if approve not in ("", "all"):
+        raise RuleError(f"approve={approve}: write approve=all to approve each machine that reports an inventory")
+    if only and approve:
+        raise RuleError("only=listed and approve=all contradict each other, for a list approves its machines: take one")
     name = values.get("name", [f"{first}-{last}"])[0]
     if not _RULE_NAME.fullmatch(name):
         raise RuleError(f"name={name}: write at most 63 letters, digits, '-', '_' and '.', such as name=rack7")
@@ -153,6 +158,7 @@ def read_rule(text: str) -> AdmissionRule:
         tuple(map(_mac_prefix, values.get("mac", ()))),
         tuple(_address("relay", each) for each in values.get("relay", ())),
         listed_only=only == "listed",
+        approves_all=approve == "all",
         lists=_lists(values.get("lists", [])),
     )
 

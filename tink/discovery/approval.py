@@ -1,8 +1,8 @@
 """Approve a discovered machine: the name it gets, the obstacles, and the objects that it becomes. Pure.
 
-A machine is approved by the annotation `tinkerbell.org/approve` on its discovered Hardware, or by a line of a list of
-expected machines that fits its facts. The annotation comes first. A line needs an inventory: a MAC address alone is not
-enough, because its facts could not be compared with those of other machines.
+A machine is approved by the annotation `tinkerbell.org/approve` on its discovered Hardware, by a line of a list of
+expected machines that fits its facts, or by the rule that admitted it, in this order. A line and a rule need an
+inventory: a MAC address alone is not enough, because its facts could not be compared with those of other machines.
 
 The name selects the line: the annotation `tinkerbell.org/approve: m7` applies the line of m7, too, if there is one.
 """
@@ -25,7 +25,14 @@ from tink.api.annotations import (
 )
 from tink.api.patterns import OBJECT_NAME, compiled
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.discovery.model import DISCOVERY_FINALIZER, LISTED_ONLY, NAME_PREFIX, ExpectedMachine, MachineFacts
+from tink.discovery.model import (
+    APPROVES_ALL,
+    DISCOVERY_FINALIZER,
+    LISTED_ONLY,
+    NAME_PREFIX,
+    ExpectedMachine,
+    MachineFacts,
+)
 from tink.errors import TinkedgeError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
@@ -54,12 +61,12 @@ class Approval:
     """The approval of one discovered machine.
 
     key: the Hardware that the machine becomes. It is the discovered one if the machine keeps its name.
-    source: the annotation or the line that approves the machine, for messages.
+    source: the annotation, the line or the rule that approves the machine, for messages. by: which of them.
     """
 
     key: NamespacedName
     source: str
-    by_list: bool = False
+    by: str = "annotation"
 
 
 def requested_approval(hardware: Raw) -> Approval | None:
@@ -87,7 +94,17 @@ def listed_approval(machine: ExpectedMachine) -> Approval:
     """Return the approval by a line of a list. Raises ApprovalError if the line's name is for discovered machines."""
     if machine.key.name.startswith(NAME_PREFIX):
         raise ApprovalError(f"{machine.source}: {machine.key.name} is a name for discovered machines: choose another")
-    return Approval(machine.key, machine.source, by_list=True)
+    return Approval(machine.key, machine.source, by="list")
+
+
+def ruled_approval(hardware: Raw) -> Approval | None:
+    """Return the approval by the rule that admitted the machine; None if that rule approves none."""
+    name, *parts = _rule_of(hardware)
+    return (
+        Approval(NamespacedName.of(hardware), f"rule {name} of --discover", by="rule")
+        if APPROVES_ALL in parts
+        else None
+    )
 
 
 # --- the objects of an approved machine -------------------------------------------------------------------------------
@@ -216,7 +233,12 @@ def approved_as(hardware: Raw) -> NamespacedName | None:
 
 def is_listed_only(hardware: Raw) -> bool:
     """Return True if the rule that admitted the machine has `only=listed`."""
-    return LISTED_ONLY in str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")
+    return LISTED_ONLY in _rule_of(hardware)
+
+
+def _rule_of(hardware: Raw) -> list[str]:
+    """Return the name of the rule that admitted the machine, and the parts on which the controller acts."""
+    return str(annotations_of(hardware).get(DISCOVERY_RULE_ANNOTATION, "")).split(",")
 
 
 def disabled_interfaces(hardware: Raw) -> list[str]:

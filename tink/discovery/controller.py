@@ -61,6 +61,7 @@ from tink.discovery.approval import (
     labels_of,
     listed_approval,
     requested_approval,
+    ruled_approval,
 )
 from tink.discovery.expected import ExpectedMachines, Match
 from tink.discovery.identity import FactsIndex
@@ -178,7 +179,7 @@ class DiscoveryController(Collector):
         """The discovered Hardware that moves to a name: another one must not take that meanwhile."""
         self._workflows: Index[NamespacedName, NamespacedName] = Index()
         """Workflows, by the Hardware that they name."""
-        self._approved: Counter[tuple[str]] = Counter({("list",): 0, ("annotation",): 0})
+        self._approved: Counter[tuple[str]] = Counter({("list",): 0, ("annotation",): 0, ("rule",): 0})
         reasons = ("NotIntroduced", "NotExpected", "AddressDeclined")
         self._expired: Counter[tuple[str]] = Counter({(each,): 0 for each in reasons})
         self._problems: tuple[ListProblem, ...] = ()
@@ -428,12 +429,14 @@ class DiscoveryController(Collector):
     ) -> tuple[Approval | None, str]:
         """Return the approval of a discovered machine, and the obstacle to it as one sentence; empty if there is none.
 
-        A list approves only a machine about which there is a verdict, so one with an inventory.
+        A list and a rule approve only a machine about which there is a verdict, so one with an inventory.
         """
         try:
             approval = requested_approval(hardware)
             if approval is None and match.machine is not None and not match.conflict and found is not None:
                 approval = listed_approval(match.machine)
+            elif approval is None and not match.conflict and found is not None:
+                approval = ruled_approval(hardware)
         except ApprovalError as error:
             return None, str(error)
         if approval is None:
@@ -490,7 +493,7 @@ class DiscoveryController(Collector):
             enabled: Raw = {mac: {"disableNetboot": None} for mac in disabled_interfaces(hardware)}
             spec: Raw = {"spec": {"networkInterfaces": enabled}} if enabled else {}
             await self._patch(key, {"metadata": changed, **spec})
-            self._report_approved(hardware, key, key, approval.source, by_list=approval.by_list)
+            self._report_approved(hardware, key, key, approval.source, by=approval.by)
             return
         self._arriving[approval.key] = key
         if annotations_of(hardware).get(APPROVED_AS_ANNOTATION) != str(approval.key):
@@ -544,7 +547,7 @@ class DiscoveryController(Collector):
         else:
             by_list = not annotations_of(hardware).get(APPROVE_ANNOTATION)
             source = line.source if line is not None and by_list else f"annotation {APPROVE_ANNOTATION}"
-            self._report_approved(new, key, target, source, by_list=by_list)
+            self._report_approved(new, key, target, source, by="list" if by_list else "annotation")
         inventory = as_mapping(as_mapping(hardware.get("status")).get("inventory"))
         if inventory and not as_mapping(as_mapping(new.get("status")).get("inventory")):
             await self._patch(target, {"status": {"inventory": inventory}}, subresource="status")
@@ -570,9 +573,9 @@ class DiscoveryController(Collector):
             self._limited_log.warning("Hardware %s: %s", NamespacedName.of(hardware), message, owner=owner)
 
     def _report_approved(
-        self, hardware: Raw, discovered: NamespacedName, key: NamespacedName, source: str, *, by_list: bool
+        self, hardware: Raw, discovered: NamespacedName, key: NamespacedName, source: str, *, by: str
     ) -> None:
-        self._approved["list" if by_list else "annotation",] += 1
+        self._approved[by,] += 1
         message = f"discovered as Hardware {discovered}, approved by {printable(source)}"
         self._recorder.event(hardware, HARDWARE, Event("Approved", message))
         log.info("Hardware %s: %s", key, message)

@@ -24,6 +24,7 @@ DISCOVERY_FINALIZER: Final = "tinkerbell.org/discovery"
 AS_EXPECTED: Final = "AsExpected"
 """The condition of a Hardware with the verdict on its machine."""
 LISTED_ONLY: Final = "only=listed"
+APPROVES_ALL: Final = "approve=all"
 """The part of a rule, and of the annotation discovery-rule, that admits only machines on a list."""
 LISTS: Final = "lists="
 """The beginning of the part of a rule, and of the annotation discovery-rule, that names a namespace of lists."""
@@ -137,6 +138,7 @@ class AdmissionRule:
     mac_prefixes: in lower case with colons; empty admits every MAC address.
     relays: the addresses of relays (giaddr); empty admits every relay of the network, and packets without a relay.
     listed_only: admit only machines on a list of expected machines.
+    approves_all: approve each admitted machine, under the name of its discovery, once it has reported an inventory.
     lists: the namespaces whose lists count for these machines, or ALL_NAMESPACES; empty: the namespace of `osie`.
     """
 
@@ -150,6 +152,7 @@ class AdmissionRule:
     mac_prefixes: tuple[str, ...] = ()
     relays: tuple[IPv4Address, ...] = ()
     listed_only: bool = False
+    approves_all: bool = False
     lists: tuple[str, ...] = ()
 
     @property
@@ -160,9 +163,8 @@ class AdmissionRule:
     @property
     def text(self) -> str:
         """The value of the annotation discovery-rule: the name, and the parts that the controller acts on."""
-        return ",".join(
-            (self.name, *((LISTED_ONLY,) if self.listed_only else ()), *(LISTS + each for each in self.lists))
-        )
+        flags = ((LISTED_ONLY, self.listed_only), (APPROVES_ALL, self.approves_all))
+        return ",".join((self.name, *(word for word, holds in flags if holds), *(LISTS + each for each in self.lists)))
 
 
 # --- expected machines ------------------------------------------------------------------------------------------------

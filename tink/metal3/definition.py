@@ -1,4 +1,4 @@
-"""Patches (RFC 7386) of the CustomResourceDefinition of BareMetalHost: served versions, storage version, conversion.
+"""Patches (RFC 7386) of the CustomResourceDefinition of BareMetalHost: served versions and storage version.
 
 Pure. Such a patch replaces a list whole, so patches of `versions` carry the resourceVersion that they were made from.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tink.api.metal3 import GROUP, HOST_VERSIONS
 from tink.api.v1alpha2 import Raw
-from tink.webhooks.registration import Address
 
 NAME = f"baremetalhosts.{GROUP}"
 HARDWARE_DATA_NAME = f"hardwaredata.{GROUP}"
@@ -62,31 +61,3 @@ class Definition:
 
     def _version(self) -> Raw:
         return {"resourceVersion": self.raw["metadata"]["resourceVersion"]}
-
-
-def conversion(address: Address, bundle: bytes) -> Raw:
-    """Return `spec.conversion` with a webhook at `address`."""
-    webhook = {"clientConfig": address.client_config(bundle), "conversionReviewVersions": ["v1"]}
-    return {"strategy": "Webhook", "webhook": webhook}
-
-
-def conversion_patch(wanted: Raw) -> Raw:
-    """Return the patch that sets `spec.conversion` to `wanted`, even if the other kind of address was set."""
-    webhook = wanted["webhook"]
-    config = {"url": None, "service": None, **webhook["clientConfig"]}
-    return {"spec": {"conversion": {**wanted, "webhook": {**webhook, "clientConfig": config}}}}
-
-
-def updated(found: Raw, wanted: Raw) -> Raw:
-    """Return the patch that updates a definition, but not which versions are served and stored.
-
-    Versions that are not in `wanted` stay unchanged.
-    """
-    now = {version["name"]: version for version in found["spec"]["versions"]}
-    kept = {name: {key: version[key] for key in ("served", "storage")} for name, version in now.items()}
-    new = {"served": True, "storage": False}
-    versions = [{**version, **kept.get(version["name"], new)} for version in wanted["spec"]["versions"]]
-    versions += [version for name, version in now.items() if name not in {each["name"] for each in versions}]
-    metadata = {"resourceVersion": found["metadata"]["resourceVersion"]}
-    spec = {key: value for key, value in wanted["spec"].items() if key != "conversion"}
-    return {"metadata": metadata, "spec": {**spec, "versions": versions}}

@@ -6,7 +6,8 @@
 
 The embedded API asks the reviewer in its own process: commits -> `admission.ReviewPlugin` -> `reviewer`.
 
-`server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
+`server` serves other hooks beside `admission`: `conversion` converts objects between versions, of v1alpha1 and, with
+`tink.metal3.webhook`, of Metal3's hosts.
 
 Two Hardware must not have one MAC, one IP address or one agent id. No Hardware may have an address that another
 tenant's machines use as their gateway, name server and the like. A Template must parse. A user who deletes an object

@@ -2,7 +2,7 @@
 
 `start` returns when the webhooks are registered. `run` then renews certificates and registrations, and `stop` removes
 the registrations that no other replica serves. A `Hook` defines the questions and answers: `tink.webhooks.admission`,
-`tink.metal3.webhook`.
+`tink.webhooks.conversion`.
 
 The paths on loopback contain a random part that only readers of the registrations know, so that other users of this
 host can't find out addresses or have claims remembered.

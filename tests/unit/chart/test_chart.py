@@ -25,7 +25,7 @@ def test_chart_is_released_with_the_program_and_its_generated_files_are_of_today
     assert chart["version"] == chart["appVersion"] == project().version
     assert (CHART / "values.schema.json").read_text() == values_schema(), "make chart"
     assert (CHART / "files" / "webhooks.yaml").read_text() == webhooks(), "make chart"
-    for folder in ("crds", "crds/bmc", "crds-metal3"):
+    for folder in ("crds", "crds/bmc", "crds/v1alpha1", "crds-metal3"):
         assert (CHART / "files" / folder).resolve() == DEPLOY / folder
 
 

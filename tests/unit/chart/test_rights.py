@@ -25,7 +25,7 @@ Raw = dict[str, Any]
 DEFAULT = ("kustomize/tinkedge.yaml",)
 OPTIONAL = (
     *("rbac-attributes.yaml", "rbac-bmc.yaml", "rbac-peers.yaml", "rbac-secrets.yaml", "rbac-metal3.yaml"),
-    *("rbac-discovery.yaml", "rbac-edge-discovery.yaml", "metal3-webhook.yaml"),
+    *("rbac-discovery.yaml", "rbac-edge-discovery.yaml", "metal3-webhook.yaml", "rbac-v1alpha1.yaml"),
 )
 
 RIGHTS = {
@@ -64,6 +64,10 @@ RIGHTS = {
         "cluster: bmc.tinkerbell.org/machines: create",
         "tinkedge: coordination.k8s.io/leases: create",
         "tinkedge: coordination.k8s.io/leases[tinkedge-discovery]: get,patch,watch",
+    },
+    ("tinkedge-controller", ("rbac-v1alpha1.yaml",)): {
+        f"cluster: apiextensions.k8s.io/customresourcedefinitions[{plural}.tinkerbell.org]: get,patch"
+        for plural in ("hardware", "templates", "workflows")
     },
     ("tinkedge-edge", ("rbac-edge-discovery.yaml",)): {
         "cluster: tinkerbell.org/hardware: create,delete",
@@ -104,10 +108,14 @@ RIGHTS = {
 """The rights by account and files, each as WHERE: GROUP/RESOURCE[NAME]: VERBS."""
 
 GUARDED = {
-    "admissionregistration.k8s.io/validatingwebhookconfigurations": "tinkedge-webhook-registration.tinkedge",
-    "apiextensions.k8s.io/customresourcedefinitions": "tinkedge-metal3-webhook.tinkedge",
+    "validatingwebhookconfigurations[tinkedge-webhooks.tinkedge]": "tinkedge-webhook-registration.tinkedge",
+    "customresourcedefinitions[baremetalhosts.metal3.io]": "tinkedge-metal3-webhook.tinkedge",
+    **{
+        f"customresourcedefinitions[{plural}.tinkerbell.org]": "tinkedge-v1alpha1.tinkedge"
+        for plural in ("hardware", "templates", "workflows")
+    },
 }
-"""The policy for each right of cluster scope that RBAC can't narrow."""
+"""The policy for each right to write an object of the cluster, which RBAC can't narrow."""
 
 
 def objects(*files: str) -> list[Raw]:
@@ -184,10 +192,9 @@ def test_rights_of_a_whole_object_of_the_cluster_have_a_policy():
     policies = {each["metadata"]["name"] for each in POLICIES}
     for account, files in RIGHTS:
         for _, rule in rules(account, files):
-            for group in rule["apiGroups"]:
-                for resource in rule["resources"]:
-                    policy = GUARDED.get(f"{group}/{resource}")
-                    assert policy is None or policy in policies
+            for resource in {"validatingwebhookconfigurations", "customresourcedefinitions"} & {*rule["resources"]}:
+                for name in rule["resourceNames"]:
+                    assert GUARDED[f"{resource}[{name}]"] in policies
     narrowed = (
         "tinkedge-server-inventory",
         "tinkedge-server-attributes",
@@ -279,15 +286,17 @@ def test_edge_s_token_writes_the_lease_of_its_own_pod_alone(name, user, allowed)
     assert (refusals("edge-peers", lease, lease, user) == []) == allowed
 
 
-def definition(**client: Any) -> Raw:
-    """Return the CustomResourceDefinition of BareMetalHost with this conversion client."""
-    (found,) = objects("crds-metal3/baremetalhosts.yaml")
+def definition(file: str = "crds-metal3/baremetalhosts.yaml", **client: Any) -> Raw:
+    """Return a CustomResourceDefinition with this conversion client."""
+    (found,) = objects(file)
     webhook = {"clientConfig": {"caBundle": "Q0E=", **client}, "conversionReviewVersions": ["v1"]}
     found["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
     return found
 
 
 SERVICE = {"namespace": "tinkedge", "name": "tinkedge-metal3-webhook", "port": 443, "path": "/convert"}
+V1ALPHA1 = "crds/v1alpha1/hardware.yaml"
+V1ALPHA1_SERVICE = {"namespace": "tinkedge", "name": "tinkedge-webhooks", "port": 443, "path": "/convert-v1alpha1"}
 
 
 ATTACKS = {
@@ -361,6 +370,7 @@ ATTACKS = {
 
 
 ATTACKS["discovery"] = ATTACKS["bmc-netboot"]
+ATTACKS["v1alpha1"] = [*ATTACKS["metal3-webhook"], lambda obj: obj["spec"]["versions"][1].update(storage=True)]
 
 
 @pytest.mark.parametrize(("policy", "attack"), [(policy, each) for policy, all_ in ATTACKS.items() for each in all_])
@@ -372,6 +382,7 @@ def test_account_s_token_changes_nothing_else_of_its_object(policy, attack):
         "bmc-netboot": HARDWARE,
         "discovery": HARDWARE,
         "metal3-webhook": definition(service=SERVICE),
+        "v1alpha1": definition(V1ALPHA1, service=V1ALPHA1_SERVICE),
     }[policy]
     assert refusals(policy, changed(old, attack), old) != []
 
@@ -419,6 +430,7 @@ def netbooting(**fields: bool) -> Raw:
         ("bmc-netboot", netbooting(disableNetboot=False), netbooting(disableNetboot=True)),
         ("bmc-netboot", HARDWARE, netbooting(disableNetboot=True)),
         ("metal3-webhook", definition(service=SERVICE), objects("crds-metal3/baremetalhosts.yaml")[0]),
+        ("v1alpha1", definition(V1ALPHA1, service=V1ALPHA1_SERVICE), objects(V1ALPHA1)[0]),
     ],
 )
 def test_account_s_token_writes_what_the_account_is_for(policy, new, old):

@@ -186,6 +186,8 @@ def test_rule_without_a_name_has_that_of_its_range() -> None:
         (f"{RANGE},mac=52:5", "mac=52:5: write the first bytes"),
         (f"{RANGE},mac=52:54:00:12:34:56:78", "write the first bytes"),
         (f"{RANGE},only=known", "only=known: write only=listed"),
+        (f"{RANGE},approve=yes", "approve=yes: write approve=all"),
+        (f"{RANGE},approve=all,only=listed", "contradict each other"),
         (f"{RANGE},lists=Racks", "lists=Racks: write the namespace"),
         (f"{RANGE},lists=*,lists=racks", "leave the other lists= out"),
         (f"{RANGE},name=rack 7", "name=rack 7: write at most 63"),
@@ -316,6 +318,7 @@ def test_only_lists_of_the_namespaces_of_a_rule_count(lists: str, is_admitted: b
     [
         (RANGE, "rack7", {"default"}),
         (f"{RANGE},only=listed", "rack7,only=listed", {"default"}),
+        (f"{RANGE},approve=all", "rack7,approve=all", {"default"}),
         (f"{RANGE},lists=*", "rack7,lists=*", {"*"}),
         (f"{RANGE},only=listed,lists=a,lists=b", "rack7,only=listed,lists=a,lists=b", {"a", "b"}),
     ],

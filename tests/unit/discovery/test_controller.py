@@ -460,6 +460,31 @@ async def test_conflict_refuses_approval_by_list_and_by_annotation() -> None:
         assert rig.judged("known")["reason"] == "NoExpectations"
 
 
+async def test_rule_approves_each_machine_that_has_introduced_itself_under_its_own_name() -> None:
+    rig = Rig(discovered(facts=None, rule="rack7,approve=all"))
+    async with rig.running():
+        await elapse(60)
+        assert "tinkerbell.org/auto-discovered" in rig.there()["metadata"]["labels"], "it has reported nothing yet"
+        rig.api.change(HARDWARE, NAME, status={"inventory": {"inBand": FACTS}})
+        await rig.until(lambda: "tinkerbell.org/auto-discovered" not in rig.there()["metadata"]["labels"])
+        assert rig.there()["metadata"].get("finalizers") in (None, [])
+        (event,) = await rig.until(lambda: rig.events("Approved"))
+        assert event.endswith(f"discovered as Hardware default/{NAME}, approved by rule rack7 of --discover")
+        assert rig.metric("approved_total", by="rule") == 1
+
+
+async def test_list_and_conflict_come_before_a_rule_that_approves_all() -> None:
+    rig = Rig(discovered(rule="rack7,approve=all"), listed(LINE))
+    async with rig.running():
+        await rig.until(lambda: rig.names() == ["m1"])
+    known = objects.hardware("known", OTHER, "192.0.2.2") | {"status": {"inventory": {"outOfBand": FACTS}}}
+    rig = Rig(discovered(rule="rack7,approve=all"), known)
+    async with rig.running():
+        await rig.until(lambda: rig.judged().get("status") == "False")
+        await elapse(60)
+        assert "tinkerbell.org/auto-discovered" in rig.there()["metadata"]["labels"]
+
+
 # --- crashes and replicas ---------------------------------------------------------------------------------------------
 
 STEPS = {

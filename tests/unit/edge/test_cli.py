@@ -128,7 +128,7 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 def test_up_without_options_has_the_default_settings(served: Served) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
     server = ServerSettings(memory=default_server_memory(alone=False))
-    services = frozenset(Service) - {Service.CONVERSION}
+    services = frozenset(Service) - {Service.CONVERSION, Service.V1ALPHA1}
     assert served["settings"] == StackSettings(services=services, server=server, server_apart=True)
     run("up", "--interface", "lo", "--kubeconfig", "k")
     without = {Service.APISERVER, Service.BMC, Service.DISCOVERY}
@@ -161,12 +161,23 @@ def test_machines_are_judged_with_the_embedded_api_or_on_request(served: Served)
 
 def test_conversion_of_hosts_is_served_only_on_request(served: Served) -> None:
     run("up", "--interface", "lo", "--metal3", "--empty-checksum-type", "auto")
-    assert served["settings"].services == frozenset(Service)
+    assert served["settings"].services == frozenset(Service) - {Service.V1ALPHA1}
     assert served["settings"].empty_checksum_type == "auto"
     run("metal3-webhook", "--webhook-service", "n/s", "--webhook-port", "9444")
     assert served["settings"].services == {Service.CONVERSION}
     assert (served["settings"].webhooks.service, served["settings"].webhooks.port) == ("n/s", 9444)
     assert "No such option" in run("metal3-webhook", "--webhook-failure-policy", "Fail").output
+
+
+def test_v1alpha1_of_a_cluster_is_served_only_on_request(served: Served) -> None:
+    run("controller", "--kubeconfig", "k")
+    assert Service.V1ALPHA1 not in served["settings"].services
+    run("controller", "--kubeconfig", "k", "--disable", "webhooks", "--serve-v1alpha1", "--webhook-service", "n/s")
+    assert served["settings"].services == {Service.CONTROLLER, Service.V1ALPHA1}
+    run("up", "--interface", "lo", "--kubeconfig", "k", TINKEDGE_SERVE_V1ALPHA1="true")
+    assert Service.V1ALPHA1 in served["settings"].services
+    run("up", "--interface", "lo", "--serve-v1alpha1")
+    assert Service.V1ALPHA1 not in served["settings"].services, "the embedded API converts them itself"
 
 
 def test_variables_hold_several_values_and_flags_win_over_them(served: Served) -> None:
@@ -178,7 +189,10 @@ def test_variables_hold_several_values_and_flags_win_over_them(served: Served) -
     run("up", "--http-port", "81", **environment)
     settings = served["settings"]
     assert settings.networks == (Network("lo"), Network("eth7", "10.7.0.1"))
-    assert frozenset(Service) - {Service.CONVERSION} - settings.services == {Service.DHCP, Service.TFTP}
+    assert frozenset(Service) - {Service.CONVERSION, Service.V1ALPHA1} - settings.services == {
+        Service.DHCP,
+        Service.TFTP,
+    }
     assert settings.edge.http_port == 81
 
 
@@ -295,7 +309,10 @@ def test_invalid_option_is_a_usage_error_that_names_it(served: Served, arguments
 # --- crds and render --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "folder", "count"), [((), "crds", 4), (("--bmc",), "crds/bmc", 3)])
+@pytest.mark.parametrize(
+    ("options", "folder", "count"),
+    [((), "crds", 4), (("--bmc",), "crds/bmc", 3), (("--v1alpha1",), "crds/v1alpha1", 5)],
+)
 def test_crds_prints_the_files_in_deploy(tmp_path: Path, options: tuple[str, ...], folder: str, count: int) -> None:
     printed = list(yaml.safe_load_all(run("crds", *options).output))
     files = sorted((DEPLOY / folder).glob("*.yaml"))
@@ -307,9 +324,25 @@ def test_crds_prints_the_files_in_deploy(tmp_path: Path, options: tuple[str, ...
 
 
 def test_crds_prints_one_set_of_definitions_at_a_time() -> None:
-    refused = run("crds", "--bmc", "--metal3")
-    assert refused.exit_code == 2
-    assert "two sets of definitions" in refused.output
+    for options in (("--bmc", "--metal3"), ("--bmc", "--v1alpha1"), ("--metal3", "--v1alpha1")):
+        refused = run("crds", *options)
+        assert refused.exit_code == 2
+        assert f"{options[0]} and {options[1]} are two sets of definitions" in refused.output
+
+
+def test_crds_with_v1alpha1_name_the_webhook_that_converts_them() -> None:
+    printed = run("crds", "--v1alpha1", "--webhook-service", "metal/hooks:8443").output
+    assert printed.startswith("# v1alpha1 needs the conversion webhook at metal/hooks:8443:")
+    found = {each["metadata"]["name"].partition(".")[0]: each["spec"] for each in yaml.safe_load_all(printed)}
+    service = {"namespace": "metal", "name": "hooks", "port": 8443, "path": "/convert-v1alpha1"}
+    for name in ("hardware", "templates", "workflows"):
+        assert found[name]["conversion"]["webhook"]["clientConfig"] == {"service": service}
+        assert [(each["name"], each["storage"]) for each in found[name]["versions"]] == [
+            ("v1alpha2", True),
+            ("v1alpha1", False),
+        ]
+    assert not any("conversion" in found[name] for name in ("osies", "workflowrulesets"))
+    assert "NAMESPACE/NAME" in run("crds", "--v1alpha1", "--webhook-service", "hooks").output
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

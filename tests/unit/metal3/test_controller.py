@@ -20,7 +20,7 @@ from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3.versions import ConversionSettings
 from tink.kube.objects import NamespacedName
-from tink.metal3 import controller, definition, migration
+from tink.metal3 import controller, migration
 from tink.metal3.compare import Trip, differences
 from tink.metal3.controller import Follower
 from tink.metal3.definition import Definition
@@ -36,10 +36,11 @@ from tink.metal3.migration import (
 )
 from tink.metal3.reconciler import Addresses, without
 from tink.metal3.settings import Metal3Settings
+from tink.webhooks import conversion
 from tink.webhooks.claims import ClaimKind
 from tink.webhooks.registration import Address
 
-WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
+WEBHOOK = conversion.conversion(Address("/convert", url="https://h"), b"pem")
 
 
 @cache
@@ -161,7 +162,7 @@ def test_patches_of_the_definition_change_one_thing_of_the_state_that_was_read()
 def test_update_keeps_foreign_versions_and_served_and_stored_flags() -> None:
     found = defined(storage="v1beta1", served=("v1beta1",))
     found["spec"]["versions"].append({"name": "v1", "served": True, "storage": False})
-    updated = definition.updated(found, generate(WEBHOOK)[0])
+    updated = conversion.updated(found, generate(WEBHOOK)[0])
     assert {each["name"]: (each["served"], each["storage"]) for each in updated["spec"]["versions"]} == {
         "v1alpha1": (False, False),
         "v1beta1": (True, True),
@@ -169,17 +170,17 @@ def test_update_keeps_foreign_versions_and_served_and_stored_flags() -> None:
     }
     assert "conversion" not in updated["spec"], "it is registered apart"
     found["spec"]["versions"] = [{**generate()[0]["spec"]["versions"][0], "storage": True}]
-    added = definition.updated(found, generate()[0])["spec"]["versions"]
+    added = conversion.updated(found, generate()[0])["spec"]["versions"]
     assert [each["storage"] for each in added] == [True, False]
 
 
 def test_registration_with_a_service_takes_the_url_away_and_the_other_way_round() -> None:
-    service = definition.conversion(Address("/convert", namespace="n", name="s"), b"pem")
-    patched = definition.conversion_patch(service)["spec"]["conversion"]["webhook"]
+    service = conversion.conversion(Address("/convert", namespace="n", name="s"), b"pem")
+    patched = conversion.conversion_patch(service)["spec"]["conversion"]["webhook"]
     assert patched["clientConfig"]["url"] is None
     assert patched["clientConfig"]["service"]["name"] == "s"
     assert patched["conversionReviewVersions"] == ["v1"]
-    patched = definition.conversion_patch(WEBHOOK)["spec"]["conversion"]["webhook"]
+    patched = conversion.conversion_patch(WEBHOOK)["spec"]["conversion"]["webhook"]
     assert (patched["clientConfig"]["url"], patched["clientConfig"]["service"]) == ("https://h/convert", None)
 
 

@@ -39,7 +39,9 @@ from tink.convert.metal3.versions import (
     convert_version,
     wrongly_md5,
 )
-from tink.metal3.review import ReviewError, answer
+from tink.metal3.webhook import hosts as hosts_conversion
+from tink.webhooks import conversion
+from tink.webhooks.conversion import ReviewError
 
 SETTINGS = ConversionSettings()
 AUTO = ConversionSettings(empty_checksum_type="auto")
@@ -754,6 +756,10 @@ def review(objects: Any, desired: Any = V1BETA1, uid: Any = "u-1", **more: Any) 
     request = {"uid": uid, "desiredAPIVersion": desired, "objects": objects}
     kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview"}
     return orjson.dumps({**kind, "request": request, **more})
+
+
+def answer(body: bytes, settings: ConversionSettings) -> bytes:
+    return conversion.answer(body, hosts_conversion(settings))
 
 
 def answered(objects: Any, desired: str = V1BETA1) -> Any:

@@ -34,6 +34,11 @@ same account may do in the release's own namespace.
 {{ printf "%s-webhooks.%s" (include "tinkedge.fullname" .) .Release.Namespace }}
 {{- end }}
 
+{{- /* Not empty if the controller serves webhooks. */}}
+{{- define "tinkedge.servesWebhooks" -}}
+{{- if and .Values.controller.enabled (or .Values.controller.webhooks.enabled .Values.v1alpha1.enabled) }}true{{ end }}
+{{- end }}
+
 {{- define "tinkedge.webhookService" -}}
 {{ include "tinkedge.fullname" . }}-webhooks
 {{- end }}
@@ -189,7 +194,9 @@ labels:
   message: the controller changes no annotations of the webhook configuration
 {{- end }}
 
+{{- /* The validations of `spec.conversion`: (list $ SERVICE). */}}
 {{- define "tinkedge.policy.conversion" -}}
+{{- $top := index . 0 -}}
 - expression: >-
     object.spec.group == oldObject.spec.group
     && object.spec.names == oldObject.spec.names
@@ -199,9 +206,9 @@ labels:
   message: the webhook writes nothing but spec.conversion
 - expression: >-
     object.spec.conversion.strategy == "Webhook"
-    && object.spec.conversion.webhook.clientConfig.?service.?namespace.orValue("") == "{{ .Release.Namespace }}"
-    && object.spec.conversion.webhook.clientConfig.?service.?name.orValue("") == "{{ include "tinkedge.fullname" . }}-metal3-webhook"
-  message: hosts are converted by the webhook's own Service
+    && object.spec.conversion.webhook.clientConfig.?service.?namespace.orValue("") == "{{ $top.Release.Namespace }}"
+    && object.spec.conversion.webhook.clientConfig.?service.?name.orValue("") == "{{ index . 1 }}"
+  message: objects are converted by the webhook's own Service
 {{ include "tinkedge.policy.metadata" . }}
 - expression: object.metadata.?annotations == oldObject.metadata.?annotations
   message: the webhook changes no annotations of the definition
@@ -503,6 +510,13 @@ e74dec1a.bmc.tinkerbell.org
 - apiGroups: [bmc.tinkerbell.org]
   resources: [machines]
   verbs: [get, create, patch]
+{{- end }}
+
+{{- define "tinkedge.rules.v1alpha1" -}}
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [hardware.tinkerbell.org, templates.tinkerbell.org, workflows.tinkerbell.org]
+  verbs: [get, patch]
 {{- end }}
 
 {{- define "tinkedge.rules.metal3-webhook" -}}

@@ -89,9 +89,14 @@ metadata-token-key: /run/secrets/tinkedge/keys/metadata-token.key
 {{- if .Values.discovery.enabled }}
 discovery: true
 {{- end }}
-{{- if .Values.controller.webhooks.enabled }}
+{{- if include "tinkedge.servesWebhooks" . }}
 webhook-service: {{ .Release.Namespace }}/{{ include "tinkedge.webhookService" . }}
 webhook-port: {{ .Values.controller.webhooks.port }}
+{{- end }}
+{{- if .Values.v1alpha1.enabled }}
+serve-v1alpha1: true
+{{- end }}
+{{- if .Values.controller.webhooks.enabled }}
 webhook-failure-policy: {{ .Values.controller.webhooks.failurePolicy }}
 webhook-configuration: {{ include "tinkedge.webhookConfiguration" . }}
 {{- else }}
