@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
@@ -15,11 +17,14 @@ from tink.kubeapi import AdmissionPlugin, ApiServer
 
 @contextlib.asynccontextmanager
 async def serving(
-    directory: Path, definitions: Iterable[Raw] = (), plugin: AdmissionPlugin | None = None
+    directory: Path,
+    definitions: Iterable[Raw] = (),
+    plugin: AdmissionPlugin | None = None,
+    converters: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
     """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions."""
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(directory, port=0, plugin=plugin)
+        api = ApiServer(directory, port=0, plugin=plugin, converters=converters)
         await api.start()
         exits.push_async_callback(api.stop)
         client = await KubeClient.connect(api.kubeconfig)
