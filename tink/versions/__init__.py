@@ -59,10 +59,12 @@ def convert(obj: Raw, api_version: str) -> Raw:
 
 
 def restore(new: Raw, old: Raw) -> None:
-    """Add to the body `new` of an update, in place, what its version can't hold of the stored object `old`.
+    """Add to `new`, in place, what its version can't hold of the stored object `old`.
 
-    Both objects are in one version. A client of v1alpha1 that replaces an object does not know the annotation with the
-    fields of v1alpha2, and must not remove them. A client that sends the annotation decides itself.
+    `new` is the body of an update, or the result of a patch. Both objects are in one version. A client of v1alpha1 that
+    replaces an object does not know the annotation with the fields of v1alpha2, and must not remove them. Neither must
+    a client that patches with `annotations: null`, as CAPT does if it has seen no annotation but its own. A client that
+    sends the annotation decides itself.
     """
     kept = as_mapping(as_mapping(old.get("metadata")).get("annotations")).get(V1ALPHA2_ANNOTATION)
     if new.get("apiVersion") != OLD or kept is None or not isinstance(new.get("metadata"), dict):

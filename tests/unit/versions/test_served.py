@@ -1,11 +1,14 @@
 """v1alpha1 and v1alpha2 served from one set of objects: the requests of Cluster API's provider (CAPT) and of Rufio.
 
-The requests and their order are those that both programs sent to the embedded API.
+The requests and their order are those that both programs sent to the embedded API. `capt.json` has the writes of a
+run of CAPT's manager with three machines, and those of the components around it (`python -m tests.capt --record`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ from tink.kube.resources import (
 from tink.versions import text_of
 from tink.webhooks.admission import ReviewPlugin
 
+RECORDED: list[Raw] = json.loads((Path(__file__).parent / "capt.json").read_text())
+RESOURCES = {each.path("default"): each for each in (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, WORKFLOW, JOB)}
 MAC = "52:54:00:12:34:56"
 FINALIZER = "infrastructure.cluster.x-k8s.io/tinkerbellmachine"
 OWNER = {"v1alpha1.tinkerbell.org/ownerName": "tm1", "v1alpha1.tinkerbell.org/ownerNamespace": "default"}
@@ -113,6 +118,19 @@ class Site:
     async def get(self, resource: ResourceType, name: str) -> Raw:
         return await self.api.get(resource, name, "default")
 
+    async def replay(self, request: Raw) -> None:
+        """Send a recorded request. Raises ApiError."""
+        parts = request["path"].split("/")
+        resource, (name, subresource) = RESOURCES["/".join(parts[:7])], [*parts[7:], "", ""][:2]
+        match request["method"]:
+            case "POST":
+                await self.make(request["body"], resource)
+            case "PATCH":
+                assert request["content_type"] == "application/merge-patch+json"
+                await self.patch(resource, name, request["body"], subresource=subresource or None)
+            case "DELETE":
+                await self.api.delete(resource, name, "default")
+
     async def take(self, owner: str = "tm1") -> Raw:
         """Take the Hardware for a TinkerbellMachine, as CAPT does: without a resourceVersion."""
         labels = OWNER | {"v1alpha1.tinkerbell.org/ownerName": owner}
@@ -182,6 +200,88 @@ async def test_life_of_a_cluster_machine(site: Site) -> None:
     released = await site.get(OLD_HARDWARE, "hw1")
     assert released["spec"] == machine()["spec"] | {"userData": user_data}
     assert released["metadata"]["labels"] == {"type": "cp"}
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Return a value after a JSON merge patch (RFC 7386 section 2)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def written(obj: Raw) -> Raw:
+    """Return the parts of a Hardware of v1alpha1 that its clients wrote, without residue and defaults."""
+    spec = copy.deepcopy(obj["spec"])
+    for interface in spec.get("interfaces", []):
+        if interface.get("disableDhcp") is False:
+            del interface["disableDhcp"]
+    annotations = obj["metadata"].get("annotations", {})
+    own = {key: value for key, value in annotations.items() if not key.startswith("tinkerbell.org/")}
+    parts = {key: obj["metadata"].get(key) for key in ("labels", "finalizers")} | {"annotations": own}
+    return {"spec": spec, **{key: value for key, value in parts.items() if value}}
+
+
+async def test_recorded_requests_of_capt_have_the_effect_in_v1alpha1_that_they_had_if_it_were_stored(
+    site: Site,
+) -> None:
+    """A Hardware of v1alpha1 always is the created one with CAPT's merge patches; v1alpha2 follows."""
+    expected: dict[str, Raw] = {}
+    created: dict[str, Raw] = {}
+    for request in RECORDED:
+        if request["status"] >= 400:
+            with pytest.raises(ApiError) as refused:
+                await site.replay(request)
+            assert (refused.value.status, refused.value.message) == (request["status"], request["message"])
+            continue
+        await site.replay(request)
+        if not request["path"].startswith(OLD_HARDWARE.path("default")):
+            continue
+        name = request["body"]["metadata"]["name"] if request["method"] == "POST" else request["path"].split("/")[-1]
+        expected[name] = merged(expected.get(name), request["body"])
+        today = await site.get(HARDWARE, name)
+        created.setdefault(name, today["spec"])
+        assert written(await site.get(OLD_HARDWARE, name)) == written(expected[name])
+        user_data = expected[name]["spec"].get("userData")
+        instance = {} if user_data is None else {"instance": {"userdata": user_data}}
+        assert today["spec"] == created[name] | instance
+        assert today["metadata"]["labels"] == expected[name]["metadata"]["labels"]
+    assert sorted(expected) == ["hw-0", "hw-1", "hw-2"]
+    assert [each.get("metadata", {}).get("labels") for each in expected.values()] == [{"type": "node"}] * 3
+    assert [site.api.objects(each) for each in (TEMPLATE, WORKFLOW)] == [[], []]
+
+
+async def test_workflows_of_the_recorded_run_are_read_as_v1alpha1_when_their_states_change(site: Site) -> None:
+    words = {"Pending": "PREPARING", "Scheduled": "PREPARING", "Running": "RUNNING", "Succeeded": "SUCCESS"}
+    changes = 0
+    for request in RECORDED:
+        if request["status"] >= 400:
+            continue
+        await site.replay(request)
+        state = request.get("body", {}).get("status", {}).get("state") if request["by"] == "tinkedge" else None
+        if state is not None:
+            name = request["path"].split("/")[-2]
+            old = await site.get(OLD_WORKFLOW, name)
+            assert (name, old["status"]["state"]) == (name, words[state])
+            changes += 1
+    assert changes == 12
+
+
+async def test_fields_that_an_operator_adds_in_v1alpha2_survive_the_requests_of_capt(site: Site) -> None:
+    """CAPT may release with `annotations: null` before it has seen the annotation with these fields."""
+    for request in RECORDED:
+        if request["status"] >= 400:
+            continue
+        await site.replay(request)
+        if "userData" in request.get("body", {}).get("spec", {}):
+            await site.patch(HARDWARE, request["path"].split("/")[-1], {"spec": {"osie": {"name": "hook"}}})
+    found = [each["spec"]["osie"] for each in site.api.objects(HARDWARE)]
+    assert found == [{"name": "hook"}] * 3
 
 
 async def test_one_hardware_is_taken_by_one_machine_of_those_that_choose_it_at_once(site: Site) -> None:

@@ -103,6 +103,13 @@ async def test_replacing_an_object_keeps_what_its_version_can_not_hold(start: St
     assert (await client("GET", _path("v1", "b"))).json["spec"] == {"size": 5, "color": "red"}
 
 
+async def test_patch_that_removes_all_annotations_keeps_what_its_version_can_not_hold(start: Start) -> None:
+    client, _ = await _started(start)
+    await client("POST", _path("v1"), _board(NEW, size=3, color="red"))
+    assert (await client.merge(_path("v1alpha1", "b"), {"metadata": {"annotations": None}})).status == 200
+    assert (await client("GET", _path("v1", "b"))).json["spec"] == {"size": 3, "color": "red"}
+
+
 async def test_event_is_converted_once_for_all_watches(start: Start) -> None:
     client, converter = await _started(start)
     async with client.watch(_path("v1alpha1")) as one, client.watch(_path("v1alpha1")) as other:

@@ -201,6 +201,8 @@ class Verbs:
 
             async def put() -> VerbResult:
                 submission.check_patched(resource, old, new)
+                if resource.conversion is not None:  # `annotations: null` of a client that does not know our annotation
+                    resource.conversion.restore(new, old)
                 return await self._replace(request, old, stored, new, patched=True)
 
             made = media.Body(new, body.duplicates, size)
