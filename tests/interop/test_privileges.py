@@ -433,19 +433,26 @@ async def test_edge_admits_a_listed_machine_with_the_role_for_that_and_needs_eve
     granted = grants("tinkedge-edge", ROLES_FOR_ADMISSION)
     about = {"name": "rack", "namespace": WORK, "labels": {EXPECTED_MACHINES_LABEL: "true"}}
     await site.client.create(CONFIG_MAP, {"metadata": about, "data": {"rack.csv": f"name,mac\nm1,{MAC}\n"}})
+    # A machine that no list names has the only address of the range. It gives way to the listed one.
+    other = "52:54:00:00:77:99"
+    silent = {"name": discovered_name(other), "namespace": WORK, "labels": {AUTO_DISCOVERED_LABEL: "true"}}
+    spec = {"networkInterfaces": {other: {"dhcp": {"ip": "172.31.77.100", "netmask": "255.255.255.0"}}}}
+    await site.client.create(
+        HARDWARE, {"apiVersion": API_VERSION, "kind": HARDWARE.kind, "metadata": silent, "spec": spec}
+    )
     with Namespaces(site.directory) as rack:
         rack.network("rack0", {"machine": MAC})
         gate = await site.gate("tinkedge-edge", rack.namespaces[IN_EDGE])
         gate.allow(granted)
         words = ["--interface", f"rack0={ADDRESS}", "--disable", "tftp", "--data-dir", site.directory / "edge"]
-        words += ["--discover", f"name=rack,range=172.31.77.100-172.31.77.109/24,osie={WORK}/osie,only=listed"]
+        words += ["--discover", f"name=rack,range=172.31.77.100-172.31.77.100/24,osie={WORK}/osie,only=listed"]
         options = ["edge", "--kubeconfig", gate.kubeconfig, *words]
         edge = site.start(*options, namespace=rack.namespaces[IN_EDGE])
         await site.ready(edge)
         client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-s", "/bin/true", "-t", "60", "-T", "2"]
         machine = rack.start("machine", *client, "-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000")
         await site.until(lambda: machine.popen.poll() is not None, edge, machine)
-        assert "lease of 172.31.77.10" in machine.err, machine.err
+        assert "lease of 172.31.77.100" in machine.err, machine.err
     await site.client.get(HARDWARE, discovered_name(MAC), WORK)
     assert [grant for grant in gate.unused() if grant in granted] == []
     assert gate.refused == []
