@@ -730,7 +730,8 @@ class Lab:
         manifest = event.detail.get("manifest")
         if manifest:
             self._screen.block(indent(str(manifest), "    "))
-        if event.outcome is Outcome.OK:
+        # An inventory arrives beside the steps of the boot.
+        if event.outcome is Outcome.OK and event.step is not Step.DISCOVERY:
             self._last_step = f"{event.step}: {event.message}"
 
     def _is_last(self, event: JourneyEvent) -> bool:
