@@ -7,7 +7,8 @@ objects in the same process. Each has one core. Three phases, each over all BMCs
     poll        the first poll of each BMC, then two more of each, one round after the other
     set         a Job for each: boot device PXE once in UEFI mode, then power on, each read back from the BMC;
                 with all writes to the API, and with the polls that follow
-    inventory   the documents of each BMC (30 of a small machine), written to its Hardware
+    inventory   the documents of each BMC (30 of a small machine), written to its Hardware, which has been there since
+                before the phase and so has its power state
 
 Between the rounds and the phases, control is idle until its copies of the Secrets are too old to be used
 (`CACHE_SECONDS`). Polls are minutes apart in use, so each reads its Secret. Without the pause, a run with few BMCs
@@ -260,12 +261,15 @@ class _Control:
         """The names of the Jobs, later of the Hardware, whose work is done."""
         self._on: set[str] = set()
         """The names of the Machines whose status has the power on."""
+        self._powered: set[str] = set()
+        """The names of the Hardware whose status has the power state."""
         for number in range(count):
             self._api.put(secret(name=f"auth-{number}"))
             self._put_machine(number, 1)
         informers = {each: self._api.informer(each) for each in (MACHINE, JOB, TASK, HARDWARE, WORKFLOW)}
         informers[JOB].add_event_handler(partial(_collect, self._done, is_ended))
         informers[HARDWARE].add_event_handler(partial(_collect, self._done, _has_inventory))
+        informers[HARDWARE].add_event_handler(partial(_collect, self._powered, _has_power))
         informers[MACHINE].add_event_handler(partial(_collect, self._on, _is_on))
         settings = BmcSettings(poll_interval=_NEVER_SECONDS)
         self._manager = BmcManager(self._api, informers, settings, clients={"redfish": _client})  # type: ignore[arg-type] # it has the calls of KubeClient
@@ -316,13 +320,15 @@ class _Control:
         return cost
 
     async def inventories(self) -> _Cost:
-        """Read the inventory of each machine."""
-        await asyncio.sleep(CACHE_SECONDS)
-        self._done.clear()
+        """Read the inventory of each machine. Its Hardware exists before, with the power state of the last poll."""
         for number in range(self._count):
             name = f"bmc-{number}"
             self._api.put(hardware(name, _mac(number), None, bmcRef={"name": name}))
-            self._api.change(MACHINE, name, metadata={"annotations": {REFRESH_INVENTORY_ANNOTATION: "true"}})
+        await self._until(lambda: len(self._powered) == self._count)
+        await asyncio.sleep(CACHE_SECONDS)
+        self._done.clear()
+        for number in range(self._count):
+            self._api.change(MACHINE, f"bmc-{number}", metadata={"annotations": {REFRESH_INVENTORY_ANNOTATION: "true"}})
         return await self._until(lambda: len(self._done) == self._count)
 
     @staticmethod
@@ -341,6 +347,10 @@ def _collect(names: set[str], is_done: Callable[[Raw], bool], new: Raw, _old: Ra
 
 def _is_on(obj: Raw) -> bool:
     return as_mapping(obj.get("status")).get("powerState") == "on"
+
+
+def _has_power(obj: Raw) -> bool:
+    return bool(as_mapping(obj.get("status")).get("power"))
 
 
 def _has_inventory(obj: Raw) -> bool:
