@@ -68,6 +68,17 @@ def ipv6(text: str) -> str | None:
     return _ipv6(text) or (rules.UNICAST_IPV6.message if _NO_UNICAST_IPV6.search(text) else None)
 
 
+def is_ipv6(text: object) -> bool:
+    """Return True if a value is the text of an IPv6 address, maybe with the length of its prefix."""
+    if not isinstance(text, str) or ":" not in text:
+        return False
+    try:
+        ipaddress.IPv6Interface(text)
+    except ValueError:
+        return False
+    return True
+
+
 def prefix_length(netmask: str) -> int | None:
     """Return the prefix length of an IPv6 netmask: `64`, `/64` or `ffff:ffff:ffff:ffff::`.
 

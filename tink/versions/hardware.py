@@ -111,16 +111,6 @@ def _parsed(value: Any) -> Raw:
         return {}
 
 
-def _is_ipv6(text: Any) -> bool:
-    if not isinstance(text, str) or ":" not in text:
-        return False
-    try:
-        ipaddress.IPv6Interface(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _version(address: Any) -> int:
     """Return 4 or 6 for the text of an IP address, and 0 for any other value."""
     try:
@@ -207,7 +197,7 @@ def _interface(old: Raw) -> Raw:
 def _dhcp(old: Raw) -> Raw:
     ip = as_mapping(old.get("ip"))
     address = ip.get("address")
-    new = _ipv6(ip) if _integer(ip.get("family")) == 6 or _is_ipv6(address) else _ipv4(ip)
+    new = _ipv6(ip) if _integer(ip.get("family")) == 6 or constraints.is_ipv6(address) else _ipv4(ip)
     for name, to, check in _TEXTS:
         value = old.get(name)
         if name == "vlan_id" and _integer(value) is not None:
@@ -245,7 +235,7 @@ def _ipv4(ip: Raw) -> Raw:
 def _ipv6(ip: Raw) -> Raw:
     """Return the `dhcp` with an IPv6 address. The prefix length is the netmask, or stands behind the address."""
     written = ip.get("address")
-    if not _is_ipv6(written):
+    if not constraints.is_ipv6(written):
         return {}
     address, _, bits = str(written).partition("/")
     if "%" in address:

@@ -194,7 +194,7 @@ class _Machine:
         ip = dhcp.fields("ip")
         family = ip.integer("family")
         address = ip.text("address")
-        if family == 6 or _is_ipv6(address):
+        if family == 6 or constraints.is_ipv6(address):
             self._address6(ip, address or "", result, at)
             return
         if family not in (None, 0, 4):
@@ -203,7 +203,7 @@ class _Machine:
             self._findings.moved(ip.path, f"{at}.ip")
         ip.put("netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
-        if _is_ipv6(gateway):
+        if constraints.is_ipv6(gateway):
             ip.dropped("gateway", constraints.ROUTERS_ADVERTISE)
         elif (
             gateway
@@ -219,7 +219,7 @@ class _Machine:
 
     def _address6(self, ip: Fields, address: str, result: Raw, at: str) -> None:
         """Set `dhcp.ipv6`. The prefix length may stand behind the address, or in the netmask in either form."""
-        if not _is_ipv6(address):
+        if not constraints.is_ipv6(address):
             self._findings.dropped(ip.path, "its family is 6, and its address is not of IPv6")
             return
         address, _, bits = address.partition("/")
@@ -249,7 +249,7 @@ class _Machine:
         for path, server in dhcp.texts(key):
             if not server:
                 continue
-            if _is_ipv6(server):
+            if constraints.is_ipv6(server):
                 self._server6(path, server, result, at, served=key == "name_servers")
             elif refusal := constraints.server(server):
                 self._findings.dropped(path, refusal)
@@ -549,16 +549,6 @@ class _Machine:
             reference.dropped("name", refusal)
         else:
             result["bmcRef"] = {"name": name}
-
-
-def _is_ipv6(text: str | None) -> bool:
-    if not text or ":" not in text:
-        return False
-    try:
-        ipaddress.IPv6Interface(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _public(address: Fields) -> str:
