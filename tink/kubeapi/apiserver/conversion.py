@@ -37,6 +37,8 @@ MAX_BATCH_BYTES = 1 << 20
 GROUP = "apiextensions.k8s.io"
 MAX_CONVERTED_TEXTS = 256
 """Maximum number of converted texts that are kept, so that an event is converted once for all its watches."""
+MAX_KEPT_TEXT_BYTES = 32 << 10
+"""Maximum bytes of a stored text whose conversion is kept: all of them take some 20 MB at most."""
 _CONVERTED_WITHOUT_PAUSE = 32
 """Number of objects of a list that are converted in this process before other work of the event loop."""
 
@@ -237,10 +239,11 @@ class Conversion:
                 self._check_version(obj["apiVersion"])
                 obj = convert(obj, target)
                 self._node(target, defaults=False)(obj, None, WalkResult())
-                if len(self.texts) >= MAX_CONVERTED_TEXTS:
-                    del self.texts[next(iter(self.texts))]
-                self.texts[body, target] = converted = text(obj, target)
-                made.append(converted)
+                made.append(text(obj, target))
+                if len(body) <= MAX_KEPT_TEXT_BYTES:
+                    if len(self.texts) >= MAX_CONVERTED_TEXTS:
+                        del self.texts[next(iter(self.texts))]
+                    self.texts[body, target] = made[-1]
         return made
 
     def _convert_by_name(self, body: bytes, target: str) -> bytes:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
+from tink.kubeapi.apiserver.conversion import MAX_KEPT_TEXT_BYTES
 
 GROUP = "/apis/example.com"
 OLD, NEW = "example.com/v1alpha1", "example.com/v1"
@@ -117,6 +118,17 @@ async def test_event_is_converted_once_for_all_watches(start: Start) -> None:
         first, second = await one.next(), await other.next()
         assert first["object"]["spec"] == second["object"]["spec"] == {"length": 3}
     assert converter.converted == 1
+
+
+async def test_conversion_of_a_large_object_is_not_kept(start: Start) -> None:
+    """Tenants choose the size of their objects, and kept texts must not fill the memory."""
+    client, converter = await _started(start)
+    board = _board(NEW, size=3)
+    board["metadata"]["annotations"] = {"text": "x" * MAX_KEPT_TEXT_BYTES}
+    await client("POST", _path("v1"), board)
+    for _ in range(2):
+        assert (await client("GET", _path("v1alpha1", "b"))).json["spec"] == {"length": 3}
+    assert converter.converted == 2
 
 
 async def test_managers_of_two_versions_conflict_about_the_same_field_alone(start: Start) -> None:
