@@ -13,6 +13,7 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +24,20 @@ from tests.interop.resources.record import install
 from tests.peer import Peer
 from tests.support import objects
 from tests.unit.versions.test_served import FINALIZER, MAC, MACHINE_LABELS, OWNER, REFERENCE, TEXT, machine
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
-from tink.kube.client import KubeClient
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.resources import (
+    CRD,
+    HARDWARE,
+    OLD_HARDWARE,
+    OLD_TEMPLATE,
+    OLD_WORKFLOW,
+    OSIE,
+    TEMPLATE,
+    WORKFLOW,
+)
 from tink.versions import DEFINITIONS
 from tink.webhooks.admission import Admission
 from tink.webhooks.conversion import served_v1alpha1
@@ -177,13 +188,24 @@ def record(kubeconfig: Path) -> None:
     asyncio.run(_record(kubeconfig))
 
 
+async def _is_served(client: KubeClient) -> bool:
+    """Return True if the API serves each kind in v1alpha1."""
+    try:
+        for resource in (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW):
+            await client.list(resource, None)
+    except ApiError:
+        return False
+    return True
+
+
 async def _record(kubeconfig: Path) -> None:
     client = await KubeClient.connect(kubeconfig)
     hook = served_v1alpha1()
     async with contextlib.AsyncExitStack() as exits:
         exits.push_async_callback(client.close)
         webhooks = await exits.enter_async_context(serving_webhooks(client, hook))
-        await asyncio.sleep(2)  # a kube-apiserver learns of new versions by a watch of its own
+        # A kube-apiserver learns of new versions by a watch of its own.
+        await until(partial(_is_served, client))
         config = (await client.get(CRD, DEFINITIONS[0], None))["spec"]["conversion"]["webhook"]["clientConfig"]
         bundle = base64.b64decode(config["caBundle"])
         if await served_v1alpha1().register(client, webhooks.address(hook), bundle):
