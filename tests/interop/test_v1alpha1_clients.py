@@ -153,7 +153,7 @@ def interface(obj: dict[str, Any]) -> Any:
 async def test_diff_of_sites_manifests_is_empty_after_apply_and_another_apply_writes_nothing(
     both_versions: Kubectl, mode: str
 ) -> None:
-    """As Helm and Argo CD compare, after a sync."""
+    """Helm and Argo CD compare manifests with the API in the same way after a sync."""
     kubectl, manifests = both_versions, corpora()
     for namespace in {obj["metadata"].get("namespace", "default") for obj in manifests} - {"default"}:
         await kubectl("create", "namespace", namespace)

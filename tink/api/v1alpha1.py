@@ -36,7 +36,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 _DATA_SIZE = checked(maxLength=bounds.MAX_DATA_CHARACTERS)
-"""As in v1alpha2: a longer text would not fit into an annotation, which keeps what v1alpha2 does not take."""
+"""The limit of v1alpha2. A longer text would become residue, and exceed the size of annotations."""
 MAX_TEMPLATE_BYTES = 192 * 1024
 """Maximum size of a Template's text. All annotations of an object together may have 256 KiB (Kubernetes)."""
 

@@ -716,7 +716,7 @@ class Admission:
             is_listed = next(iter(entrants.values())).is_listed
             if not self._creations.allows((rule.name, is_listed), now):
                 text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
-                text = f"{text}; rule {rule.name} draws among those that wait when one of them sends another DISCOVER"
+                text = f"{text}; rule {rule.name} draws one of the waiting machines at the next DISCOVER"
                 return Waiting(AdmissionReason.RATE, text)
             entrant = self._choose(rule, entrants, seed or f"{self._chance.getrandbits(64)}", now)
             if entrant is None:

@@ -719,7 +719,7 @@ CACHED_CHARACTERS: Final = 1 << 20
 class ProgramCache:
     """A cache of compiled templates by their text. It drops the least recently used template first.
 
-    `functions` are those that its templates can call.
+    Templates can call `functions`.
     """
 
     def __init__(self, capacity: int = CACHED_CHARACTERS, functions: Functions = FUNCTIONS) -> None:

@@ -1,6 +1,6 @@
 """v1alpha1 and v1alpha2 served from one set of objects: the requests of Cluster API's provider (CAPT) and of Rufio.
 
-The requests and their order are those that both programs sent to the embedded API. `capt.json` has the writes of a
+Both programs sent these requests to the embedded API, in this order. `capt.json` has the writes of a
 run of CAPT's manager with three machines, and those of the components around it (`python -m tests.capt --record`).
 """
 
