@@ -107,6 +107,11 @@ DISCOVERY_ADDRESS_ANNOTATION = "tinkerbell.org/discovery-address"
 boot. Its agent may come from there. It is removed after that boot.
 """
 
+DISCOVERY_BOOT_ANNOTATION = "tinkerbell.org/discovery-boot"
+"""Beside the address of the discovery: the time of the boot in which the machine was approved (`status.lastBoot.at` of
+the discovered Hardware; absent if it had none). It is removed with the address.
+"""
+
 V1ALPHA1_ANNOTATION = "tinkerbell.org/v1alpha1"
 """On a stored object that was written in Tinkerbell's v1alpha1: what v1alpha2 has no place for (`tink.versions`)."""
 V1ALPHA2_ANNOTATION = "tinkerbell.org/v1alpha2"
@@ -130,6 +135,7 @@ ANNOTATIONS = frozenset(
         DISCOVERY_RULE_ANNOTATION,
         DISCOVERED_AS_ANNOTATION,
         DISCOVERY_ADDRESS_ANNOTATION,
+        DISCOVERY_BOOT_ANNOTATION,
         INSTANCE_ID_ANNOTATION,
         SSH_PUBLIC_KEYS_ANNOTATION,
         USERDATA_SECRET_ANNOTATION,

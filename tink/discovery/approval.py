@@ -21,6 +21,7 @@ from tink.api.annotations import (
     AUTO_DISCOVERED_LABEL,
     DISCOVERED_AS_ANNOTATION,
     DISCOVERY_ADDRESS_ANNOTATION,
+    DISCOVERY_BOOT_ANNOTATION,
     DISCOVERY_RULE_ANNOTATION,
 )
 from tink.api.patterns import OBJECT_NAME, compiled
@@ -48,6 +49,7 @@ _OF_DISCOVERY: Final = (
     APPROVED_AS_ANNOTATION,
     DISCOVERED_AS_ANNOTATION,
     DISCOVERY_ADDRESS_ANNOTATION,
+    DISCOVERY_BOOT_ANNOTATION,
     DISCOVERY_RULE_ANNOTATION,
 )
 
@@ -141,7 +143,13 @@ def approved_hardware(
     made["metadata"] = {"name": key.name, "namespace": key.namespace, "annotations": annotations, "labels": own_labels}
     if former and former not in {_dhcp(each).get("ip") for each in _interfaces(made).values()}:
         annotations[DISCOVERY_ADDRESS_ANNOTATION] = former
+        if boot := _last_boot(discovered):
+            annotations[DISCOVERY_BOOT_ANNOTATION] = boot
     return made
+
+
+def _last_boot(hardware: Raw) -> str:
+    return str(as_mapping(as_mapping(hardware.get("status")).get("lastBoot")).get("at") or "")
 
 
 def _listed_spec(mac: str, machine: ExpectedMachine) -> Raw:

@@ -44,6 +44,7 @@ from tink.api.annotations import (
     AUTO_DISCOVERED_LABEL,
     DISCOVERED_AS_ANNOTATION,
     DISCOVERY_ADDRESS_ANNOTATION,
+    DISCOVERY_BOOT_ANNOTATION,
 )
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.discovery.approval import (
@@ -120,9 +121,12 @@ _OBSTACLE_SECONDS: Final = 30.0
 """Time between two attempts to create a Hardware whose name another one has taken. A deletion of that is noticed."""
 _MIN_EXPIRY_SECONDS: Final = 1.0
 """Shortest time until an expiry is looked at again, because timers are inexact."""
-_SAME_BOOT_SECONDS: Final = 30.0
-"""Maximum time by which a boot may seem later than the approval in the same boot: `creationTimestamp` has no fractions
-of a second, and the clock of the edge, which reports the boot, may be ahead of the API's."""
+_SAME_BOOT_SECONDS: Final = 5.0
+"""Minimum time between two boots of one machine (`edge.machines.states`)."""
+_UNKNOWN_BOOT_SECONDS: Final = 30.0
+"""Maximum time by which a boot may seem later than the approval in the same boot, if its time was not known then:
+`creationTimestamp` has no fractions of a second, and the clock of the edge, which reports the boot, may be ahead of the
+API's."""
 _INDEX_BATCH: Final = 50
 """Number of Hardware that are read into the indexes without a pause for other work of the process."""
 _MAX_MESSAGE: Final = 1024
@@ -384,7 +388,7 @@ class DiscoveryController(Collector):
             changed |= {name: None for name in FACT_LABELS if name in labels and name not in wanted}
         dropped = [APPROVED_AS_ANNOTATION] if APPROVED_AS_ANNOTATION in annotations else []
         if DISCOVERY_ADDRESS_ANNOTATION in annotations and _has_booted(hardware):
-            dropped.append(DISCOVERY_ADDRESS_ANNOTATION)
+            dropped += [DISCOVERY_ADDRESS_ANNOTATION, DISCOVERY_BOOT_ANNOTATION]
         metadata: Raw = {"labels": changed} if changed else {}
         metadata |= {"annotations": dict.fromkeys(dropped)} if dropped else {}
         return await self._patch(key, {"metadata": metadata}) if metadata else hardware
@@ -666,10 +670,12 @@ def _other_finalizers(hardware: Raw) -> list[str]:
 
 
 def _has_booted(hardware: Raw) -> bool:
-    """Return True if the machine has booted since its Hardware was created.
-
-    The boot in which the machine was approved does not count, though its time may seem to be a little later.
-    """
+    """Return True if the machine of an approved Hardware has booted since the boot in which it was approved."""
     booted = parse_timestamp(as_mapping(as_mapping(hardware.get("status")).get("lastBoot")).get("at"))
+    if booted is None:
+        return False
+    former = parse_timestamp(annotations_of(hardware).get(DISCOVERY_BOOT_ANNOTATION))
+    if former is not None:
+        return booted >= former + _SAME_BOOT_SECONDS
     created = parse_timestamp(hardware["metadata"].get("creationTimestamp"))
-    return booted is not None and created is not None and booted > created + _SAME_BOOT_SECONDS
+    return created is not None and booted > created + _UNKNOWN_BOOT_SECONDS

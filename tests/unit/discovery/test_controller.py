@@ -16,7 +16,7 @@ from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.discovery import Site, mac, name, plant
 from tests.support.virtual_time import elapse
-from tink.api.annotations import DISCOVERY_ADDRESS_ANNOTATION
+from tink.api.annotations import DISCOVERY_ADDRESS_ANNOTATION, DISCOVERY_BOOT_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.discovery.controller import INTRODUCTION_SECONDS, UNLISTED_SECONDS, DiscoveryController
 from tink.discovery.model import DISCOVERY_FINALIZER, VerdictReason, discovered_name
@@ -851,6 +851,24 @@ async def test_address_of_the_discovery_is_removed_at_the_next_boot() -> None:
         rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": rfc3339(rig.now())}})
         await elapse(1)
         assert DISCOVERY_ADDRESS_ANNOTATION not in rig.there("m1")["metadata"]["annotations"]
+
+
+async def test_address_of_the_discovery_is_removed_at_a_boot_soon_after_the_approval() -> None:
+    at = rfc3339(NOW - 20, "milliseconds")
+    machine = discovered()
+    machine["status"]["lastBoot"] = {"at": at}
+    rig = Rig(machine, listed(LINE))
+    async with rig.running():
+        await rig.until(lambda: rig.names() == ["m1"])
+        assert rig.there("m1")["metadata"]["annotations"][DISCOVERY_BOOT_ANNOTATION] == at
+        # The edge writes the boot of the approval into the new Hardware, too.
+        rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": at}})
+        await elapse(1)
+        assert DISCOVERY_ADDRESS_ANNOTATION in rig.there("m1")["metadata"]["annotations"]
+        rig.api.change(HARDWARE, "m1", status={"lastBoot": {"at": rfc3339(NOW + 10, "milliseconds")}})
+        await elapse(1)
+        left = rig.there("m1")["metadata"]["annotations"]
+        assert not {DISCOVERY_ADDRESS_ANNOTATION, DISCOVERY_BOOT_ANNOTATION} & left.keys()
 
 
 async def test_condition_goes_with_the_inventory() -> None:
