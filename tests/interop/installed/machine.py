@@ -21,6 +21,16 @@ from tests.interop.rack import TINKEDGE, Process, clean_environment
 _PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
 _IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4d:69505845", "-O", "67")
 """Arguments of udhcpc that send options 60, 93 and 77 of a PXE ROM and of iPXE (RFC 4578, RFC 3004)."""
+_OWN_SYSFS = """\
+set -e
+mkdir "$1/cgroup"
+mount --rbind /sys/fs/cgroup "$1/cgroup"
+mount -t sysfs sysfs /sys
+mount --rbind "$1/cgroup" /sys/fs/cgroup
+shift
+exec "$@"
+"""
+"""Shows the machine's own network cards in /sys, and the cgroups that its containers need."""
 _LEARN = """\
 #!/bin/sh
 [ "$1" = bound ] || exit 0
@@ -86,8 +96,9 @@ class Machine:
         cmdline.write_text(command_line)
         state = self.directory / f"run-{secrets.token_hex(3)}"
         options = ["--kernel-command-line", cmdline, "--runtime", self._runtime, "--state-dir", state]
-        # Enter the network only: `ip netns exec` would hide the cgroups that containers need.
-        start = ["nsenter", f"--net=/run/netns/{self._namespace}", *TINKEDGE, "agent", *map(str, options)]
+        enter = ["nsenter", f"--net=/run/netns/{self._namespace}", "unshare", "--mount"]
+        enter += ["sh", "-c", _OWN_SYSFS, "sh", str(self.directory)]
+        start = [*enter, *TINKEDGE, "agent", *map(str, options)]
         self._agent = Process(start, self.directory, clean_environment())
 
     def _dhcp(self, *options: str) -> Mapping[str, str]:
