@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -76,8 +75,7 @@ def write(device, image, sleep=lambda _: None):
 
 
 def test_old_partitions_are_replaced_by_those_of_the_image(device, image):
-    # A program that started meanwhile in a mount namespace of its own has a copy of the mount until it ends.
-    assert write(device, image, time.sleep) == ""
+    assert write(device, image) == ""
     assert partitions(device) == NEW
 
 
@@ -106,16 +104,23 @@ def test_partition_that_stays_open_is_a_failure_that_names_it(device, image):
     assert caught.value.reason == "DiskBusy"
 
 
-@contextlib.contextmanager
-def mounted(partition, tmp_path):
+def mount_point(partition, tmp_path):
     point = tmp_path / "point"
     point.mkdir()
     run("mkfs.ext4", "-q", partition)
-    run("mount", partition, point)
-    try:
-        yield "the mount"
-    finally:
-        run("umount", point)
+    return point
+
+
+@contextlib.contextmanager
+def mounted(partition, tmp_path):
+    """A mount in a namespace of its own: other programs that start meanwhile do not get a copy of it."""
+    command = 'mount "$1" "$2" && echo mounted && read -r _; umount "$2"'
+    start = ["unshare", "--mount", "sh", "-c", command, "sh", partition, mount_point(partition, tmp_path)]
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "mounted\n"
+        yield "a mounted ext4"
+        holder.communicate()
+    assert holder.returncode == 0
 
 
 @contextlib.contextmanager
@@ -128,16 +133,29 @@ def swapped(partition, _tmp_path):
         run("swapoff", partition)
 
 
+def assert_refused(device, image, holder):
+    before = Path(device).read_bytes()[: 1 * MIB]
+    with pytest.raises(ActionError, match=f"held for 30 s: .*p1 by .*{holder}") as caught:
+        write(device, image)
+    assert caught.value.reason == "DiskBusy"
+    assert Path(device).read_bytes()[: 1 * MIB] == before
+
+
 @pytest.mark.parametrize("holding", [mounted, swapped])
 def test_disk_that_is_mounted_or_swapped_to_is_refused_before_anything_is_written(device, image, tmp_path, holding):
     with holding(f"{device}p1", tmp_path) as name:
-        before = Path(device).read_bytes()[: 1 * MIB]
-        with pytest.raises(ActionError, match=f"held for 30 s: .*p1 by .*{name}") as caught:
-            write(device, image)
-        assert caught.value.reason == "DiskBusy"
-        assert Path(device).read_bytes()[: 1 * MIB] == before
+        assert_refused(device, image, name)
     assert write(device, image) == ""
     assert partitions(device) == NEW
+
+
+def test_visible_mount_is_named(device, image, tmp_path):
+    point = mount_point(f"{device}p1", tmp_path)
+    run("mount", f"{device}p1", point)
+    try:
+        assert_refused(device, image, f"the mount {point}")
+    finally:
+        run("umount", point)
 
 
 def test_nothing_can_mount_an_old_partition_while_the_image_is_written(device, image):

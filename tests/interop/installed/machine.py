@@ -96,7 +96,7 @@ class Machine:
         cmdline.write_text(command_line)
         state = self.directory / f"run-{secrets.token_hex(3)}"
         options = ["--kernel-command-line", cmdline, "--runtime", self._runtime, "--state-dir", state]
-        enter = ["nsenter", f"--net=/run/netns/{self._namespace}", "unshare", "--mount"]
+        enter = ["nsenter", f"--net=/run/netns/{self._namespace}", "unshare", "--mount", "--propagation", "slave"]
         enter += ["sh", "-c", _OWN_SYSFS, "sh", str(self.directory)]
         start = [*enter, *TINKEDGE, "agent", *map(str, options)]
         self._agent = Process(start, self.directory, clean_environment())
