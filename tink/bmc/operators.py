@@ -17,7 +17,7 @@ from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, LoginMemory
 from tink.bmc.model import BmcConnection, BmcError, Boot, Cause, Observation, PowerAction, Slot
 from tink.bmc.quirks import rows_for
 from tink.bmc.status import condition, is_true
@@ -182,18 +182,18 @@ async def check(
     Nothing is changed. A login that the BMC has refused before is tried only with `again`. Raises ApiError.
     """
     key, spec = NamespacedName.of(machine), as_mapping(as_mapping(machine.get("spec")).get("connection"))
-    reader, refused = CredentialsReader(client), RefusedLogins()
+    reader, logins = CredentialsReader(client), LoginMemory()
     try:
         connection = connection_of(spec, await reader.authority(spec, key.namespace))
         credentials = await reader.credentials(spec, key.namespace)
     except BmcError as error:
         return [BmcFinding("settings", Verdict.FAILED, str(error))]
     if not again:
-        refused.restore(machine, bmc_of(connection), credentials)
+        logins.restore(MACHINE.kind, machine, bmc_of(connection), credentials)
     secret = credentials.version.partition("@")[0]
     findings = [BmcFinding("settings", Verdict.OK, f"{connection.host}, Secret {secret}"), _trust(connection)]
     try:
-        async with BmcConnections(refused, clients=clients).open(key, connection, credentials) as session:
+        async with BmcConnections(logins, clients=clients).open(key, connection, credentials) as session:
             seen = await session.observe(boot=True, media=True)
             protocol = session.protocol
     except BmcError as error:
