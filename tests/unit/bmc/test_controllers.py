@@ -492,12 +492,12 @@ async def kill_at(step: int, *objects: Raw) -> tuple[MortalRig, bool]:
     life = rig.mortal_api.life = Life(step)
     async with rig.running():
         killed = asyncio.ensure_future(life.is_over.wait())
-        await asyncio.wait([killed], timeout=30)
+        await asyncio.wait([killed], timeout=5)
         killed.cancel()
     was_killed = life.is_over.is_set()
     rig.mortal_api.life = Life(1 << 30)
     async with rig.running():
-        await elapse(600)
+        await elapse(75)  # two polls of a refused Machine
     return rig, was_killed
 
 
