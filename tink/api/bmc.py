@@ -272,7 +272,7 @@ class MachineStatus(BmcModel):
         "Observations about the BMC. Contactable: it answered the last request, and accepted the password."
     )
     power_state: Literal["on", "off", "unknown"] | None = optional("State of the machine's power.")
-    login: LoginStatus | None = optional("The login with the present version of the Secret. Rufio does not have this.")
+    login: LoginStatus | None = optional("The login with the present version of the Secret. Rufio does not know this field.")
 
 
 class Machine(BmcResource):
@@ -344,7 +344,7 @@ class TaskStatus(BmcModel):
         "cycle, for example. Rufio does not know this field."
     )
     login: LoginStatus | None = optional(
-        "The login of a Task that no Job created, as in the status of a Machine. Rufio does not have this."
+        "The login of a Task that no Job created, as in the status of a Machine. Rufio does not know this field."
     )
 
 

@@ -136,6 +136,14 @@ class LoginMemory:
         # Another protocol works if it has accepted the login.
         raise self._error(bmc, credentials, name, is_alone=len(doubtful) < len(results))
 
+    def is_permitted(self, bmc: str, credentials: BmcCredentials) -> bool:
+        """Return True if `check` raises nothing."""
+        try:
+            self.check(bmc, credentials)
+        except BmcError:
+            return False
+        return True
+
     def is_accepted(self, bmc: str, credentials: BmcCredentials, protocol: str) -> bool:
         """Return True if the BMC has accepted this version of the Secret by a protocol."""
         return self._results.get((bmc, credentials.version), {}).get(protocol) is LoginResult.ACCEPTED
