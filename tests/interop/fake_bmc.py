@@ -6,7 +6,8 @@ STATE is the power state at the start, and after commas the faults of the BMC (n
 
 Each BMC listens on 127.0.0.1, by default on a free port. The first lines are JSON with the `port` and `fingerprint` of
 each BMC. Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins`,
-`open_sessions`, `writes` and `image`. `writes` are the bodies of the boot overrides; `image` is the medium in the CD drive.
+`open_sessions`, `writes` and `image`. `writes` are the bodies of the boot overrides; `image` is the medium in the CD
+drive.
 """
 
 from __future__ import annotations

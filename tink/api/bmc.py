@@ -272,7 +272,9 @@ class MachineStatus(BmcModel):
         "Observations about the BMC. Contactable: it answered the last request, and accepted the password."
     )
     power_state: Literal["on", "off", "unknown"] | None = optional("State of the machine's power.")
-    login: LoginStatus | None = optional("The login with the present version of the Secret. Rufio does not know this field.")
+    login: LoginStatus | None = optional(
+        "The login with the present version of the Secret. Rufio does not know this field."
+    )
 
 
 class Machine(BmcResource):

@@ -57,7 +57,7 @@ class LoginResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoginNote:
-    """What the status of a Machine or Task says about a login (`status.login`): its results, by protocol.
+    """The note about a login in the status of a Machine or Task (`status.login`): its results, by protocol.
 
     `login` is the BMC and the version of the Secret (`login_of`), and `retry` the last request to log in again that was
     granted (RETRY_LOGIN_ANNOTATION).
