@@ -288,7 +288,7 @@ async def test_login_refused_by_ipmi_is_not_repeated_and_redfish_goes_on() -> No
         lost = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
         assert rig.ipmi.calls == 1
         assert lost["reason"] == "BmcUnreachable"
-        assert "wrong for IPMI" in lost["message"]
+        assert "The next login by IPMI is tried when" in lost["message"]
         rig.hanging.clear()
         rig.api.put(secret("changed"))
         rig.ipmi.errors.clear()
