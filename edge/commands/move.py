@@ -47,6 +47,8 @@ def move(
 ) -> None:
     """Move all objects to another Kubernetes API: Hardware, OSIEs, Templates, Workflows, Machines, and their Secrets.
 
+    Lists of expected machines and WorkflowRuleSets are moved, too.
+
     Both APIs must run. Workflows are paused at the source first, so that only one side ever gives them to an agent, and
     released at the target after everything was verified there. The command may be killed and run again. Then start the
     services on the target, at the address that the machines know; running actions continue meanwhile. Jobs and Tasks of

@@ -1,11 +1,13 @@
 """Fake BMCs as a process: `python -m tests.interop.fake_bmc STATE...`, one BMC for each argument.
 
 STATE is the power state at the start, and after commas the faults of the BMC (names of `Fault`), such as
-`On,BOOT_IGNORED`. `POST=600`: the machine needs 600 s from its start to its boot.
+`On,BOOT_IGNORED`. `POST=600`: the machine needs 600 s from its start to its boot. `PORT=443`, `USER=admin` and
+`PASSWORD=secret` set the port and the account.
 
-Each BMC listens on a free port of 127.0.0.1. The first lines are JSON with the `port` and `fingerprint` of each BMC.
-Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins`, `open_sessions`,
-`writes` and `image`. `writes` are the bodies of the boot overrides; `image` is the medium in the CD drive.
+Each BMC listens on 127.0.0.1, by default on a free port. The first lines are JSON with the `port` and `fingerprint` of
+each BMC. Then each change of a BMC is a line with its `port`, `power`, `resets`, `boots`, `failed_logins`,
+`open_sessions`, `writes` and `image`. `writes` are the bodies of the boot overrides; `image` is the medium in the CD
+drive.
 """
 
 from __future__ import annotations
@@ -16,18 +18,27 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from tests.support.bmc import FakeBmc, Fault, serve
+from tests.support.bmc import PASSWORD, USER, FakeBmc, Fault, serve
 
 _SHOWN = ("power", "resets", "boots", "failed_logins", "open_sessions")
 _FAULT_SECONDS = 2.0
 """Duration of the faults that last a while."""
 
 
-def _bmc(state: str) -> FakeBmc:
+def _bmc(state: str) -> tuple[FakeBmc, int]:
+    """Return a BMC and its port."""
     power, *words = state.split(",")
-    post = sum(float(word.removeprefix("POST=")) for word in words if word.startswith("POST="))
-    faults = [Fault[word] for word in words if not word.startswith("POST=")]
-    return FakeBmc(power=power, power_seconds=0.5, post_seconds=post, faults=faults, fault_seconds=_FAULT_SECONDS)
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    faults = [Fault[word] for word in words if "=" not in word]
+    bmc = FakeBmc(
+        power=power,
+        power_seconds=0.5,
+        post_seconds=float(settings.get("POST", 0)),
+        accounts={settings.get("USER", USER): settings.get("PASSWORD", PASSWORD)},
+        faults=faults,
+        fault_seconds=_FAULT_SECONDS,
+    )
+    return bmc, int(settings.get("PORT", 0))
 
 
 def _shown(bmc: FakeBmc) -> dict[str, Any]:
@@ -40,8 +51,8 @@ async def main(states: list[str]) -> None:
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as exits:
         bmcs = {}
-        for bmc in map(_bmc, states):
-            served = await exits.enter_async_context(serve(bmc))
+        for bmc, port in map(_bmc, states):
+            served = await exits.enter_async_context(serve(bmc, port=port))
             print(json.dumps({"port": served.port, "fingerprint": served.certificate.fingerprint}), flush=True)
             bmcs[served.port] = bmc
         before: dict[int, str] = {}

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +140,99 @@ def test_manifests_of_rufio_power_a_machine_and_kubectl_waits_for_the_effect(sit
     assert PASSWORD not in written + site.served.err
     wait_until(lambda: site.state()["open_sessions"] == 0, lambda: site.bmc.out)
     assert site.state()["failed_logins"] == 0
+
+
+# --- Rufio's samples --------------------------------------------------------------------------------------------------
+
+_IN_RUFIO_SYSTEM = {"name": "sample-machine-auth", "namespace": "rufio-system"}
+_BMC = {"host": "127.0.0.1", "authSecretRef": _IN_RUFIO_SYSTEM, "insecureTLS": True}
+_HMAC = [{"name": f"secret{number}", "namespace": "default"} for number in (1, 2)]
+_RPC = {"rpc": {"consumerURL": "https://example.com/rpc", "hmac": {"secrets": {"sha256": _HMAC, "sha512": _HMAC}}}}
+
+
+def _sample(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "bmc.tinkerbell.org/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _secret(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
+
+
+SAMPLES = {
+    "auth-secret.yaml": _secret("sample-machine-auth", username="YWRtaW4=", password="dDBwLVNlY3JldA=="),
+    "hmac-secret1.yaml": _secret("secret1", secret="c3VwZXJTZWNyZXQx"),
+    "hmac-secret2.yaml": _secret("secret2", secret="c3VwZXJTZWNyZXQy"),
+    "machine_v1alpha1.yaml": _sample("Machine", "machine-sample", {"connection": _BMC}),
+    "machine_with_opts_v1alpha1.yaml": _sample(
+        "Machine",
+        "machine-sample-with-opts",
+        {"connection": {"host": "127.0.0.1", "insecureTLS": True, "providerOptions": _RPC}},
+    ),
+    "job_v1alpha1.yaml": _sample(
+        "Job",
+        "job-sample",
+        {
+            "machineRef": {"name": "machine-sample", "namespace": "rufio-system"},
+            "tasks": [
+                {"powerAction": "off"},
+                {"oneTimeBootDeviceAction": {"device": ["pxe"], "efiBoot": False}},
+                {"powerAction": "on"},
+            ],
+        },
+    ),
+    "task_v1alpha1.yaml": _sample("Task", "task-sample", {"connection": _BMC, "task": {"powerAction": "off"}}),
+}
+"""The objects of all files in config/samples of github.com/tinkerbell/rufio (8a70b84, July 2025), value by value."""
+
+
+class SampleSite(BmcHost):
+    """A host with `tinkedge up`, and a BMC where Rufio's samples have theirs."""
+
+    bmc: Process
+
+    def build(self) -> None:
+        super().build()
+        state = "On,PORT=443,USER=admin,PASSWORD=t0p-Secret"
+        self.bmc = self.start(IN_EDGE, sys.executable, "-m", "tests.interop.fake_bmc", state)
+        wait_until(lambda: "\n" in self.bmc.out, lambda: self.bmc.err)
+
+
+def test_samples_of_rufio_work_unchanged_with_kubectl_wait(tmp_path: Path) -> None:
+    with SampleSite(tmp_path) as site:
+        kubectl = site.kubectl
+        kubectl("create", "namespace", "rufio-system")
+
+        def apply(name: str) -> None:
+            path = tmp_path / name
+            path.write_text(json.dumps(SAMPLES[name]))
+            kubectl("apply", "-n", "rufio-system", "-f", str(path))
+
+        def wait(condition: str, name: str) -> None:
+            kubectl("wait", "-n", "rufio-system", WAIT, f"--for=condition={condition}", name)
+
+        for name in ("auth-secret.yaml", "machine_v1alpha1.yaml"):
+            apply(name)
+        wait("Contactable", "machine.bmc/machine-sample")
+        apply("job_v1alpha1.yaml")
+        wait("Completed", "job.bmc/job-sample")
+        apply("task_v1alpha1.yaml")
+        wait("Completed", "task.bmc/task-sample")
+
+        def state() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(site.bmc.out.rstrip("\n").splitlines()[-1])
+            return found
+
+        wait_until(lambda: state()["resets"] == ["ForceOff", "On", "ForceOff"], lambda: site.bmc.out)
+        assert state()["failed_logins"] == 0
+        for name in ("hmac-secret1.yaml", "hmac-secret2.yaml", "machine_with_opts_v1alpha1.yaml"):
+            apply(name)
+        kubectl(
+            *("wait", "-n", "rufio-system", WAIT, "--for=condition=Contactable=False"),
+            "machine.bmc/machine-sample-with-opts",
+        )
+        shown = ("-o", "jsonpath={.status.conditions[0].reason}")
+        reason = kubectl("get", "-n", "rufio-system", "machine.bmc/machine-sample-with-opts", *shown)
+        assert reason == "NotSupported"
 
 
 LEASE = """

@@ -749,14 +749,17 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    bmc: FakeBmc, *, address: str = "127.0.0.1", clock: Callable[[], float] | None = None
+    bmc: FakeBmc, *, address: str = "127.0.0.1", port: int = 0, clock: Callable[[], float] | None = None
 ) -> AsyncIterator[Served]:
-    """Serve `bmc` on a free port of loopback until the context ends. `address`: the one in its certificate."""
+    """Serve `bmc` on a port of loopback, 0 for a free one, until the context ends.
+
+    `address`: the one in its certificate.
+    """
     made = certificate(address)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     show(context, made.chain)
     server = _FaultyServer(bmc, context, clock)
-    port = await server.start("127.0.0.1")
+    port = await server.start("127.0.0.1", port)
     try:
         yield Served(bmc, port, made, lambda: server.connections, server.accepted)
     finally:

@@ -76,8 +76,13 @@ DISABLE_INVENTORY_ANNOTATION = "tinkerbell.org/disable-outofband-inventory"
 """On a Hardware, with the value `true`: its inventory is not read from its BMC. Rufio has the same."""
 
 CREDENTIALS_REFUSED_ANNOTATION = "tinkerbell.org/credentials-refused"
-"""On a Machine: the BMC and the version of the Secret that it has refused. The same login is not tried again until the
-Secret changes or a user removes the annotation.
+"""On a Machine: the BMC and the version of the Secret that it has refused, as noted by releases without `status.login`.
+It is still read, so that an update repeats no refused login, and is removed after an accepted one.
+"""
+
+RETRY_LOGIN_ANNOTATION = "tinkerbell.org/retry-login"
+"""On a Machine: a user's request for one more login after a refused one, or one whose result is unknown. Each new
+value, such as the time, permits one.
 """
 
 BMC_NAMESPACES_ANNOTATION = "tinkerbell.org/bmc-namespaces"
@@ -156,6 +161,7 @@ ANNOTATIONS = frozenset(
         REFRESH_INVENTORY_ANNOTATION,
         DISABLE_INVENTORY_ANNOTATION,
         CREDENTIALS_REFUSED_ANNOTATION,
+        RETRY_LOGIN_ANNOTATION,
         BMC_NAMESPACES_ANNOTATION,
         JOB_TTL_ANNOTATION,
     }

@@ -248,6 +248,23 @@ class MachineCondition(BmcCondition):
     last_update_time: str | None = optional("When status or message changed last.", extra=TIME)
 
 
+LoginResult = Literal["Begun", "Accepted", "Refused"]
+
+
+class LoginStatus(BmcModel):
+    """The results of the first login with a version of the Secret, so that a restart does not repeat a refused one."""
+
+    version: str | None = optional("The BMC (address and ports), and the Secret with its version.")
+    redfish: LoginResult | None = optional(
+        "Result by Redfish. Begun: the password may have been sent, and the result is not known. After a restart of "
+        "tinkedge, Begun counts as Refused."
+    )
+    ipmi: LoginResult | None = optional("Result by IPMI.")
+    retry: str | None = optional(
+        "The value of the annotation tinkerbell.org/retry-login that has permitted the last further login."
+    )
+
+
 class MachineStatus(BmcModel):
     """The observed state of a machine, as its BMC reports it."""
 
@@ -255,6 +272,9 @@ class MachineStatus(BmcModel):
         "Observations about the BMC. Contactable: it answered the last request, and accepted the password."
     )
     power_state: Literal["on", "off", "unknown"] | None = optional("State of the machine's power.")
+    login: LoginStatus | None = optional(
+        "The login with the present version of the Secret. Rufio does not know this field."
+    )
 
 
 class Machine(BmcResource):
@@ -324,6 +344,9 @@ class TaskStatus(BmcModel):
     stage: str | None = optional(
         "The part of the action that is done, so that a controller that restarts continues after it: the off of a "
         "cycle, for example. Rufio does not know this field."
+    )
+    login: LoginStatus | None = optional(
+        "The login of a Task that no Job created, as in the status of a Machine. Rufio does not know this field."
     )
 
 

@@ -232,7 +232,7 @@ class BootCleanUp:
                 wanted = clean_up(seen, medium=medium, has_installed=has_installed)
                 return [await self._operations.perform(case, session, each) for each in wanted]
         except BmcError:
-            await self._operations.record_refusal(reach)
+            await self._operations.record_login(reach)
             raise
 
     def _require_unused(self, case: BootCase, machine: NamespacedName) -> None:

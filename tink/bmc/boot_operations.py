@@ -18,11 +18,11 @@ from tink.api.v1alpha2 import BootMode, Raw, as_mapping
 from tink.bmc.boot import BootReason
 from tink.bmc.boot_status import BootCase, BootWriter, SupersededError, elapsed
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import login_of
 from tink.bmc.jobs import stages_of
 from tink.bmc.model import BmcConnection, BmcCredentials, BmcError, Cause, Wanted
 from tink.bmc.status import bounded
 from tink.kube.client import ApiError
+from tink.kube.resources import MACHINE
 from tink.kube.runtime import LeadershipLostError
 from tink.template import TemplateError, render_text
 from tink.waiting import cancel_once
@@ -80,17 +80,19 @@ class BootOperations:
         spec, reader = as_mapping(machine["spec"].get("connection")), self._context.reader
         connection = connection_of(spec, await reader.authority(spec, case.key.namespace))
         credentials = await reader.credentials(spec, case.key.namespace)
-        self._context.connections.refused.restore(machine, bmc_of(connection), credentials)
+        self._context.connections.logins.restore(MACHINE.kind, machine, bmc_of(connection), credentials)
         return BmcReach(machine, connection, credentials)
 
-    async def record_refusal(self, reach: BmcReach) -> None:
+    async def record_login(self, reach: BmcReach) -> None:
         """Write to the Machine that its BMC has refused the login, if it has. Raises ApiError."""
-        if self._context.connections.refused.is_refused(reach.bmc, reach.credentials):
-            await self._context.record_refusal(reach.machine, login_of(reach.bmc, reach.credentials))
+        if self._context.connections.logins.is_refused(reach.bmc, reach.credentials):
+            keeper = self._context.keeper(MACHINE, reach.machine)
+            await self._context.record_login(keeper, reach.bmc, reach.credentials)
 
     def open(self, case: BootCase, reach: BmcReach) -> AbstractAsyncContextManager[BmcSession]:
         """Open a session with a BMC. Entering raises BmcError."""
-        return self._context.connections.open(case.key, reach.connection, reach.credentials)
+        keeper = self._context.keeper(MACHINE, reach.machine)
+        return self._context.connections.open(case.key, reach.connection, reach.credentials, keeper=keeper)
 
     async def perform(
         self,

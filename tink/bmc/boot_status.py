@@ -17,7 +17,7 @@ from typing import Any, Final
 from tink.api.v1alpha2 import BOOT_FINALIZER, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.bmc.boot import PROGRESS_REASONS, BootReason, Rung
 from tink.bmc.connections import BmcContext
-from tink.bmc.model import BmcError, Cause, Observation
+from tink.bmc.model import LOGIN_CAUSES, BmcError, Cause, Observation
 from tink.bmc.status import bounded
 from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, NotFoundError
@@ -49,7 +49,7 @@ SOON_SECONDS = 0.1
 RETRY_SECONDS = 30.0
 """Pause after the first failed attempt; it doubles up to `MAX_RETRY_SECONDS`."""
 MAX_RETRY_SECONDS = 300.0
-CREDENTIAL_CAUSES: Final = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING)
+CREDENTIAL_CAUSES: Final = (*LOGIN_CAUSES, Cause.CREDENTIALS_MISSING)
 """Causes that only a change of the Secret removes. It is read again after `secret_interval`, which costs no login."""
 _ACTIVE_STATES = (WorkflowState.SCHEDULED, WorkflowState.RUNNING, WorkflowState.CANCELLING)
 

@@ -18,15 +18,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from tink.api.annotations import CREDENTIALS_REFUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.credentials import CredentialsReader, RefusedLogins, refused_login
+from tink.bmc.credentials import CredentialsReader, LoginMemory, LoginNote
 from tink.bmc.inventory import inventory, next_paths
 from tink.bmc.ipmi import IpmiClient
 from tink.bmc.model import (
@@ -48,9 +47,10 @@ from tink.bmc.redfish import RedfishClient, RedfishLayout
 from tink.bmc.settings import BmcSettings
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import MACHINE, ResourceType
+from tink.kube.resources import ResourceType
 from tink.kube.runtime import EventRecorder, LeaderElector, steady, while_leading
 from tink.limits import FairSemaphore, LimitedLog, Newest
+from tink.waiting import cancel_once
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +168,99 @@ class BmcMemory:
         self._layouts.pop((bmc, system_name), None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoginKeeper:
+    """A Machine or Task whose status keeps the results of logins. `read` and `write` raise ApiError."""
+
+    kind: str
+    holder: Raw
+    read: Callable[[], Awaitable[Raw]]
+    """Return the object as the API has it now."""
+    write: Callable[[LoginNote], Awaitable[object]]
+
+
+class LoginTrial:
+    """The logins of one session. The first one with a version of a Secret is noted before the password is sent.
+
+    It is noted again when its result is known. After an accepted login, no further one with this version costs a write.
+    """
+
+    def __init__(
+        self, logins: LoginMemory, bmc: str, credentials: BmcCredentials, keeper: LoginKeeper | None = None
+    ) -> None:
+        """Create it for a BMC (`bmc_of`). `keeper` None: only the memory of this process keeps the results."""
+        self._logins, self._keeper = logins, keeper
+        self._login = bmc, credentials
+        self._begun: set[str] = set()
+        """Protocols whose login has begun, and has no result yet."""
+
+    def check(self, protocol: str = "") -> None:
+        """Raise BmcError if no login is permitted (`LoginMemory.check`)."""
+        self._logins.check(*self._login, protocol)
+
+    async def begin(self, protocol: str) -> None:
+        """Note that a login begins, unless the BMC has accepted it before. Call this before the password is sent.
+
+        Raises BmcError if another replica has noted that the BMC refused it, ApiError.
+        """
+        if self._keeper is None or protocol in self._begun or self._logins.is_accepted(*self._login, protocol):
+            return
+        with suppress(NotFoundError):  # it was deleted meanwhile
+            # An informer may be late by a note of another replica.
+            note = self._logins.begin(self._keeper.kind, await self._keeper.read(), *self._login, protocol)
+            if note is not None:
+                self._begun.add(protocol)
+                await self._keeper.write(note)
+
+    async def end(self, protocol: str, *, is_accepted: bool) -> None:
+        """Note the result of a login: accepted, or not judged by the BMC. Raises ApiError."""
+        if is_accepted and not self._logins.is_accepted(*self._login, protocol):
+            self._logins.accept(*self._login, protocol)
+        if self._keeper is not None and protocol in self._begun:
+            self._begun.discard(protocol)
+            with suppress(NotFoundError):
+                await self._keeper.write(self._logins.note(self._keeper.kind, self._keeper.holder, *self._login))
+
+    async def run(self, protocol: str, call: Callable[[], Coroutine[Any, Any, T]], *, is_alone: bool = False) -> T:
+        """Return the result of `call`, which may log in, and note the result of a first login.
+
+        `is_alone`: a refusal does not concern the protocol of the session, which the BMC has accepted. Raises BmcError,
+        ApiError.
+        """
+        if self._logins.is_accepted(*self._login, protocol):
+            return await self._judged(protocol, call, is_alone=is_alone)
+        return await self._finished(self._judged(protocol, call, is_alone=is_alone))
+
+    async def _judged(self, protocol: str, call: Callable[[], Coroutine[Any, Any, T]], *, is_alone: bool) -> T:
+        try:
+            answer = await call()
+        except BmcError as error:
+            if error.cause is Cause.CREDENTIALS_REFUSED:
+                # The caller notes it, because it writes the reason as well (`BmcContext.record_login`).
+                raise self._logins.refuse(*self._login, str(error), protocol, is_alone=is_alone) from error
+            await self.end(protocol, is_accepted=False)
+            raise
+        await self.end(protocol, is_accepted=True)
+        return answer
+
+    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`. If the caller is cancelled during a first login, this waits 10 s for its result.
+
+        Raises the exception of `work`.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._begun:
+                await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+            cancel_once(task)
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.debug("a login that was cancelled has failed: %s", error)
+            raise
+
+
 class BmcSession:
     """The client of one BMC while it is open: tries the protocols in order, and never logs in after a refused login.
 
@@ -179,7 +272,7 @@ class BmcSession:
         connection: BmcConnection,
         credentials: BmcCredentials,
         clients: Mapping[str, ClientFactory],
-        refused: RefusedLogins,
+        trial: LoginTrial,
         memory: BmcMemory,
         children: asyncio.Semaphore,
         *,
@@ -187,7 +280,7 @@ class BmcSession:
     ) -> None:
         self._children = children
         """Limits the children `ipmitool` of all sessions."""
-        self._connection, self._credentials, self._clients, self._refused = connection, credentials, clients, refused
+        self._connection, self._credentials, self._clients, self._trial = connection, credentials, clients, trial
         self._memory = memory
         self._reuse_layout = reuse_layout
         self._bmc = bmc_of(connection)
@@ -295,7 +388,7 @@ class BmcSession:
             text = "this needs IPMI, and providerOptions.preferredOrder of the Machine excludes ipmitool"
             raise BmcError(Cause.UNSUPPORTED, text)
         client = self._clients["ipmi"](self._connection, self._credentials, self._memory.quirks(self._bmc))
-        return _SecondaryIpmi(client, self._bmc, self._credentials, self._refused, self._children)
+        return _SecondaryIpmi(client, self._trial, self._children)
 
     async def close(self) -> None:
         """End the session with the BMC, within 10 s."""
@@ -310,17 +403,15 @@ class BmcSession:
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
         failures: list[BmcError] = []
         while True:
-            self._refused.check(self._bmc, self._credentials)
-            if self._protocols[0] == "ipmi":
-                _check_ipmi(self._refused, self._bmc, self._credentials, failures)
             try:
-                if self._client is None:
-                    self._client = await self._exit.enter_async_context(self._new_client())
-                async with self._children if self.protocol == "ipmi" else nullcontext():
-                    answer = await call(self._client)
+                self._trial.check(self._protocols[0])
+            except BmcError as error:
+                raise _joined([*failures, error]) from error
+            try:
+                answer = await self._trial.run(self._protocols[0], partial(self._attempt, call))
             except BmcError as error:
                 if error.cause is Cause.CREDENTIALS_REFUSED:
-                    raise self._refused.add(self._bmc, self._credentials, str(error)) from error
+                    raise
                 failures.append(error)
                 if self._is_settled or error.cause not in _FALLS_BACK:
                     raise _joined(failures) from error
@@ -331,6 +422,21 @@ class BmcSession:
             else:
                 self._is_settled = True
                 return answer
+
+    async def _attempt(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """Call the client of the first protocol. Make it and log in before if there is none."""
+        protocol = self._protocols[0]
+        if self._client is None:
+            client = self._new_client()
+            if isinstance(client, RedfishClient):
+                client.before_login = partial(self._trial.begin, protocol)
+            self._client = await self._exit.enter_async_context(client)
+            if isinstance(client, RedfishClient) and client.has_session:
+                await self._trial.end(protocol, is_accepted=True)
+        if protocol == "ipmi":  # each call is a login
+            await self._trial.begin(protocol)
+        async with self._children if protocol == "ipmi" else nullcontext():
+            return await call(self._client)
 
     def _new_client(self) -> Any:
         quirks = self._memory.quirks(self._bmc)
@@ -346,16 +452,8 @@ class _SecondaryIpmi(BmcClient):
 
     protocol = "ipmi"
 
-    def __init__(
-        self,
-        client: Any,
-        bmc: str,
-        credentials: BmcCredentials,
-        refused: RefusedLogins,
-        children: asyncio.Semaphore,
-    ) -> None:
-        self._client, self._bmc, self._credentials = client, bmc, credentials
-        self._refused, self._children = refused, children
+    def __init__(self, client: Any, trial: LoginTrial, children: asyncio.Semaphore) -> None:
+        self._client, self._trial, self._children = client, trial, children
 
     async def observe(self, *, boot: bool = False, media: bool = False) -> Observation:
         seen: Observation = await self._call(lambda client: client.observe(boot=boot, media=media))
@@ -365,15 +463,13 @@ class _SecondaryIpmi(BmcClient):
         await self._call(lambda client: client.send(request))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        self._refused.check(self._bmc, self._credentials)
-        self._refused.check(self._bmc, self._credentials, "ipmi")
-        try:
-            async with self._children, self._client as client:
-                return await call(client)
-        except BmcError as error:
-            if error.cause is Cause.CREDENTIALS_REFUSED:
-                raise self._refused.add(self._bmc, self._credentials, str(error), "ipmi") from error
-            raise
+        self._trial.check("ipmi")
+        return await self._trial.run("ipmi", partial(self._attempt, call), is_alone=True)
+
+    async def _attempt(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        await self._trial.begin("ipmi")
+        async with self._children, self._client as client:
+            return await call(client)
 
 
 class _OperationClient(BmcClient):
@@ -421,20 +517,12 @@ class _OperationClient(BmcClient):
             await self._on_restart()
 
 
-def _check_ipmi(refused: RefusedLogins, bmc: str, credentials: BmcCredentials, failures: list[BmcError]) -> None:
-    """Raise BmcError if the BMC has refused these credentials by IPMI; `failures` are those by other protocols."""
-    try:
-        refused.check(bmc, credentials, "ipmi")
-    except BmcError as error:
-        raise _joined([*failures, error]) from error
-
-
 class BmcConnections:
     """Opens connections to BMCs. For one event loop."""
 
     def __init__(
         self,
-        refused: RefusedLogins,
+        logins: LoginMemory,
         *,
         limit: int = 200,
         clients: Mapping[str, ClientFactory] = CLIENTS,
@@ -444,8 +532,8 @@ class BmcConnections:
 
         `clock` returns monotonic seconds.
         """
-        self.refused = refused
-        """The logins that BMCs have refused."""
+        self.logins = logins
+        """The logins that BMCs have accepted or refused."""
         self._clients = clients
         self._slots = FairSemaphore(limit)
         self._children = asyncio.Semaphore(_MAX_CHILDREN)
@@ -467,25 +555,29 @@ class BmcConnections:
         connection: BmcConnection,
         credentials: BmcCredentials,
         *,
+        keeper: LoginKeeper | None = None,
         reuse_layout: bool = False,
     ) -> AsyncIterator[BmcSession]:
         """Connect to a BMC until the end of the block, for the object `key`, whose namespace takes turns with others.
 
+        `keeper` keeps the result of the first login over a restart.
+
         With `reuse_layout`, the session uses the paths and the firmware's version that an earlier session read, at most
         a day before. That saves half of the requests of a poll. Without, all are read.
 
-        Nothing is sent before the first call of the session. Raises BmcError (CREDENTIALS_REFUSED) without a login if
-        the BMC has refused these credentials before.
+        Nothing is sent before the first call of the session. Raises BmcError (CREDENTIALS_REFUSED, LOGIN_UNCLEAR)
+        without a login if the BMC has refused these credentials before, or may have.
         """
         bmc = bmc_of(connection)
-        self.refused.check(bmc, credentials)
+        trial = LoginTrial(self.logins, bmc, credentials, keeper)
+        trial.check()
         async with self._exclusive(bmc), self._slots.held(key.namespace):
-            self.refused.check(bmc, credentials)  # a task that was before this one may have tried them
+            trial.check()  # a task that was before this one may have tried them
             session = BmcSession(
                 connection,
                 credentials,
                 self._clients,
-                self.refused,
+                trial,
                 self._memory,
                 self._children,
                 reuse_layout=reuse_layout,
@@ -548,13 +640,20 @@ class BmcContext:
         patch = partial(self.client.patch, resource, key.name, key.namespace, body, subresource=subresource)
         return await while_leading(self.elector, patch)
 
-    async def record_refusal(self, machine: Raw, login: str) -> None:
-        """Write to a Machine that its BMC has refused a login (`login_of`), so that a restart does not repeat it.
+    def keeper(self, resource: ResourceType, holder: Raw) -> LoginKeeper:
+        """Return the keeper of logins in the status of a Machine or Task."""
+        key = NamespacedName.of(holder)
 
-        Raises ApiError.
-        """
-        if refused_login(machine) == login:
-            return
-        key, body = NamespacedName.of(machine), {"metadata": {"annotations": {CREDENTIALS_REFUSED_ANNOTATION: login}}}
-        with suppress(NotFoundError):  # it was deleted meanwhile
-            await self.patch(MACHINE, key, body)
+        async def write(note: LoginNote) -> None:
+            await self.patch(resource, key, {"status": note.patch()}, subresource="status")
+
+        return LoginKeeper(resource.kind, holder, partial(self.client.get, resource, key.name, key.namespace), write)
+
+    async def record_login(self, keeper: LoginKeeper, bmc: str, credentials: BmcCredentials) -> None:
+        """Write the known results of a login to the status of its keeper, if they are not there. Raises ApiError."""
+        logins = self.connections.logins
+        note = logins.note(keeper.kind, keeper.holder, bmc, credentials)
+        if note.results and not note.is_in(keeper.holder):
+            with suppress(NotFoundError):  # it was deleted meanwhile
+                await keeper.write(note)
+        logins.written(bmc, credentials)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from tink.bmc.model import (
+    LOGIN_CAUSES,
     BmcError,
     Boot,
     BootDevice,
@@ -81,7 +82,7 @@ _LATER: Final = frozenset({Cause.BUSY, Cause.CONFLICT})
 """The same request may be accepted later."""
 _LOST: Final = frozenset({Cause.UNREACHABLE, Cause.BAD_ANSWER})
 """The BMC may have accepted the request; its answer got lost."""
-_FATAL: Final = frozenset({Cause.CREDENTIALS_REFUSED, Cause.CERTIFICATE})
+_FATAL: Final = frozenset({*LOGIN_CAUSES, Cause.CERTIFICATE})
 """No other request can succeed."""
 
 

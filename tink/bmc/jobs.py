@@ -28,8 +28,7 @@ from prometheus_client.registry import Collector
 from tink.api.annotations import JOB_TTL_ANNOTATION
 from tink.api.bmc import OWNER_LABEL, is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.bmc.connections import BmcContext, bmc_of, connection_of
-from tink.bmc.credentials import login_of
+from tink.bmc.connections import BmcContext, LoginKeeper, bmc_of, connection_of
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,
@@ -430,9 +429,8 @@ class TaskController(Collector):
                     self._waiting.set(key, (bmc,))
                     return DONE
                 outcome = await self._operate(key, task, bmc, partial(self._run, task, stages, connection, credentials))
-                machine = self._machine_of(task)
-                if machine is not None and self._context.connections.refused.is_refused(bmc, credentials):
-                    await self._context.record_refusal(machine, login_of(bmc, credentials))
+                if self._context.connections.logins.is_refused(bmc, credentials):
+                    await self._context.record_login(self._keeper(task), bmc, credentials)
                 if outcome is None:
                     return DONE
                 self._outcomes[uid] = outcome
@@ -489,7 +487,7 @@ class TaskController(Collector):
         done = self._stages.get(uid) or str(as_mapping(task.get("status")).get("stage") or "")
         names = [stage.name for stage in stages]
         left = stages[names.index(done) + 1 :] if done in names else stages
-        async with self._context.connections.open(key, connection, credentials) as session:
+        async with self._context.connections.open(key, connection, credentials, keeper=self._keeper(task)) as session:
             if done == _SENT:
                 seen = await session.observe()
                 return f"the BMC had accepted the restart before tinkedge restarted; the power is {seen.power.value}"
@@ -573,9 +571,14 @@ class TaskController(Collector):
         namespace = NamespacedName.of(machine or task).namespace
         connection = connection_of(spec, await self._context.reader.authority(spec, namespace))
         credentials = await self._context.reader.credentials(spec, namespace)
-        if machine is not None:
-            self._context.connections.refused.restore(machine, bmc_of(connection), credentials)
+        keeper = self._keeper(task)
+        self._context.connections.logins.restore(keeper.kind, keeper.holder, bmc_of(connection), credentials)
         return connection, credentials
+
+    def _keeper(self, task: Raw) -> LoginKeeper:
+        """Return the keeper of a Task's login: its Machine, or the Task itself if it has none."""
+        machine = self._machine_of(task)
+        return self._context.keeper(TASK, task) if machine is None else self._context.keeper(MACHINE, machine)
 
     def _machine_of(self, task: Raw) -> Raw | None:
         """Return the Machine whose connection the Job of a Task has copied; None if it has another one by now."""

@@ -33,8 +33,8 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw, as_mapping
 from tink.bmc.connections import BmcContext, BmcSession, bmc_of, connection_of
-from tink.bmc.credentials import login_of, refused_login
-from tink.bmc.model import BmcError, Cause, PowerState
+from tink.bmc.credentials import requested_retry
+from tink.bmc.model import LOGIN_CAUSES, BmcCredentials, BmcError, Cause, PowerState
 from tink.bmc.status import condition, with_condition
 from tink.kube.cache import Index, Informer
 from tink.kube.client import NotFoundError
@@ -85,8 +85,6 @@ class MachineController(Collector):
         self._following = False
         self._failures: dict[NamespacedName, int] = {}
         """Number of failed polls in a row."""
-        self._permitted: set[NamespacedName] = set()
-        """Machines whose annotation about a refused login was removed: one more login is permitted."""
         self._doubtful = 0
         """Number of workers that poll a BMC which did not answer the last time."""
         self._by_bmc: Index[NamespacedName, str] = Index()
@@ -150,13 +148,11 @@ class MachineController(Collector):
         key = NamespacedName.of(new)
         bmc = _bmc_of(new)
         self._by_bmc.set(key, (bmc,) if bmc else ())
-        is_permitted = old is not None and refused_login(old) != "" and refused_login(new) == ""
-        if is_permitted:
-            self._permitted.add(key)
+        is_requested = requested_retry(new) not in ("", requested_retry(old or {}))
         if self._following and _power(new) != _power(old or {}):
             for hardware in self._by_machine.keys(key):
                 self.references.queue.add(hardware)
-        is_changed = old is None or old.get("spec") != new.get("spec") or is_permitted
+        is_changed = old is None or old.get("spec") != new.get("spec") or is_requested
         if self._following and (is_changed or (_wants_inventory(new) and not _wants_inventory(old or {}))):
             self.runtime.queue.add(key)
 
@@ -164,7 +160,6 @@ class MachineController(Collector):
         key = NamespacedName.of(old)
         self._by_bmc.set(key, ())
         self._failures.pop(key, None)
-        self._permitted.discard(key)
         self._inventory_due.pop(key, None)
         for hardware in self._by_machine.keys(key) if self._following else ():
             self.references.queue.add_after(hardware, _SOON_SECONDS)
@@ -199,27 +194,30 @@ class MachineController(Collector):
 
     async def _poll(self, key: NamespacedName, machine: Raw) -> Result:
         reader, connections = self._context.reader, self._context.connections
-        spec, login = as_mapping(machine["spec"].get("connection")), ""
+        spec, keeper = as_mapping(machine["spec"].get("connection")), self._context.keeper(MACHINE, machine)
+        credentials: BmcCredentials | None = None
+        bmc = ""
         try:
             connection = connection_of(spec, await reader.authority(spec, key.namespace))
             credentials = await reader.credentials(spec, key.namespace)
             bmc = bmc_of(connection)
-            login = login_of(bmc, credentials)
-            connections.refused.restore(machine, bmc, credentials)
-            if key in self._permitted:
-                self._permitted.discard(key)
-                connections.refused.forget(bmc, credentials)
+            connections.logins.restore(MACHINE.kind, machine, bmc, credentials)
             if connections.is_busy(bmc):
                 return Result(_BUSY_SECONDS)
             found: Raw | None = None
             is_due = self._is_inventory_due(key, machine)
-            async with connections.open(key, connection, credentials, reuse_layout=not is_due) as session:
+            async with connections.open(
+                key, connection, credentials, keeper=keeper, reuse_layout=not is_due
+            ) as session:
                 seen = await session.observe()
                 protocol = session.protocol
                 if protocol == "redfish" and is_due:
                     found = await self._read_inventory(key, session)
         except BmcError as error:
-            return await self._failed(key, machine, login, error)
+            if credentials is not None and error.cause in LOGIN_CAUSES:
+                # Before the status: a restart between the two writes must not log in again.
+                await self._context.record_login(keeper, bmc, credentials)
+            return await self._failed(key, machine, error)
         self._polls["success"] += 1
         self._failures.pop(key, None)
         await self._answered(key, machine, seen.power, protocol)
@@ -235,18 +233,15 @@ class MachineController(Collector):
         if done:
             await self._patch(key, {"metadata": {"annotations": dict.fromkeys(done)}})
 
-    async def _failed(self, key: NamespacedName, machine: Raw, login: str, error: BmcError) -> Result:
+    async def _failed(self, key: NamespacedName, machine: Raw, error: BmcError) -> Result:
         """Report a failed poll. Return when the next one is due."""
         settings = self._context.settings
         self._polls[error.cause.value] += 1
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        if error.cause is Cause.CREDENTIALS_REFUSED:
-            # Before the status: a restart between the two writes must not log in again.
-            await self._context.record_refusal(machine, login)
         if error.cause not in _TRANSIENT or count >= _MAX_UNREPORTED or not condition(machine, CONTACTABLE):
             reason, message = error.cause.value, str(error)
             await self._report(machine, PowerState.UNKNOWN, is_true=False, reason=reason, message=message)
-        if error.cause in (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING):
+        if error.cause in (*LOGIN_CAUSES, Cause.CREDENTIALS_MISSING):
             # These cost no login until the Secret changes.
             del self._failures[key]
             return Result(min(self._spread(settings.secret_interval), settings.poll_interval))

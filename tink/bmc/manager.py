@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.boot_operations import BootUrls
 from tink.bmc.connections import CLIENTS, BmcConnections, BmcContext, ClientFactory
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, LoginMemory
 from tink.bmc.jobs import JobController, TaskController
 from tink.bmc.machines import MachineController
 from tink.bmc.settings import BmcSettings
@@ -156,9 +156,9 @@ class BmcManager(Collector):
         )
         self._rufio = OtherRufio(client, namespace, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=now, clock=elapsed)
-        self._connections = BmcConnections(
-            RefusedLogins(), limit=settings.max_connections, clients=clients, clock=elapsed
-        )
+        logins = LoginMemory()
+        informers[MACHINE].add_event_handler(logins.machine_changed, logins.machine_gone)
+        self._connections = BmcConnections(logins, limit=settings.max_connections, clients=clients, clock=elapsed)
         context = BmcContext(
             client=client,
             settings=settings,
@@ -237,7 +237,7 @@ class BmcManager(Collector):
         text = "BMCs that are connected now."
         yield gauge("tinkedge_bmc_connections", text, [], {(): self._connections.open_count})
         text = "Logins that a BMC has refused: at most one for each version of a Secret."
-        yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._connections.refused.count})
+        yield counter("tinkedge_bmc_refused_logins", text, [], {(): self._connections.logins.count})
         text = "1: BMC control waits, because a Rufio works on the BMCs."
         yield gauge("tinkedge_bmc_waits_for_rufio", text, [], {(): self._waits_for_rufio})
         text = "1: this process controls the BMCs; 0: it waits, or there are no Machines."
@@ -270,6 +270,7 @@ class BmcManager(Collector):
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
+                self._connections.logins.lead()
                 self._machines.lead()
                 for controller in self.controllers.values():
                     group.create_task(controller.run())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from tink.api.v1alpha2 import PowerState as PowerState
 from tink.errors import TinkedgeError
@@ -210,6 +210,8 @@ class Cause(StrEnum):
     CREDENTIALS_MISSING = "CredentialsMissing"
     """The Machine names no Secret, or the Secret does not exist, lacks a key or may not be used. No login was tried."""
     CREDENTIALS_REFUSED = "CredentialsRefused"
+    LOGIN_UNCLEAR = "LoginUnclear"
+    """An earlier process has begun to log in, and has not noted the result. No further login was tried."""
     CERTIFICATE = "CertificateNotTrusted"
     BUSY = "BmcBusy"
     """It has no session left, or answers 503."""
@@ -224,6 +226,10 @@ class Cause(StrEnum):
     """Its answer is too large, too deep, cut off, or not what the specification says."""
     IGNORED = "RequestIgnored"
     """It accepted the request, and the effect did not come."""
+
+
+LOGIN_CAUSES: Final = (Cause.CREDENTIALS_REFUSED, Cause.LOGIN_UNCLEAR)
+"""The BMC has refused the login, or may have."""
 
 
 class BmcError(TinkedgeError):

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tink.api.annotations import JOB_TTL_ANNOTATION
+from tink.api.annotations import JOB_TTL_ANNOTATION, RETRY_LOGIN_ANNOTATION
 from tink.api.bmc import is_ended
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, bmc_of, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, LoginMemory
 from tink.bmc.model import BmcConnection, BmcError, Boot, Cause, Observation, PowerAction, Slot
 from tink.bmc.quirks import rows_for
 from tink.bmc.status import condition, is_true
@@ -182,25 +182,39 @@ async def check(
     Nothing is changed. A login that the BMC has refused before is tried only with `again`. Raises ApiError.
     """
     key, spec = NamespacedName.of(machine), as_mapping(as_mapping(machine.get("spec")).get("connection"))
-    reader, refused = CredentialsReader(client), RefusedLogins()
+    reader, logins = CredentialsReader(client), LoginMemory()
     try:
         connection = connection_of(spec, await reader.authority(spec, key.namespace))
         credentials = await reader.credentials(spec, key.namespace)
     except BmcError as error:
         return [BmcFinding("settings", Verdict.FAILED, str(error))]
-    if not again:
-        refused.restore(machine, bmc_of(connection), credentials)
+    bmc = bmc_of(connection)
+    logins.restore(MACHINE.kind, machine, bmc, credentials)
+    is_doubtful = not logins.is_permitted(bmc, credentials)
+    if again:
+        logins = LoginMemory()
     secret = credentials.version.partition("@")[0]
     findings = [BmcFinding("settings", Verdict.OK, f"{connection.host}, Secret {secret}"), _trust(connection)]
     try:
-        async with BmcConnections(refused, clients=clients).open(key, connection, credentials) as session:
+        async with BmcConnections(logins, clients=clients).open(key, connection, credentials) as session:
             seen = await session.observe(boot=True, media=True)
             protocol = session.protocol
     except BmcError as error:
         return [*findings, *_unanswered(error)]
     name = "Redfish" if protocol == "redfish" else "IPMI"
-    findings += [BmcFinding("reachable", Verdict.OK, f"by {name}"), BmcFinding("login", Verdict.OK, "accepted")]
+    findings += [
+        BmcFinding("reachable", Verdict.OK, f"by {name}"),
+        BmcFinding("login", Verdict.OK, _accepted(key, is_doubtful)),
+    ]
     return [*findings, *_observed(seen, protocol)]
+
+
+def _accepted(machine: NamespacedName, is_doubtful: bool) -> str:
+    """Return the text of an accepted login. `is_doubtful`: BMC control does not log in by itself."""
+    if not is_doubtful:
+        return "accepted"
+    command = f"kubectl annotate --overwrite -n {machine.namespace} machines.bmc.tinkerbell.org/{machine.name}"
+    return f'accepted; tinkedge itself logs in again after: {command} {RETRY_LOGIN_ANNOTATION}="$(date)"'
 
 
 def _trust(connection: BmcConnection) -> BmcFinding:
@@ -224,6 +238,9 @@ def _unanswered(error: BmcError) -> Iterator[BmcFinding]:
         case Cause.CERTIFICATE:
             yield BmcFinding("reachable", Verdict.FAILED, str(error))
             yield BmcFinding("login", Verdict.UNKNOWN, "not tried: the password is not sent to an untrusted BMC")
+        case Cause.LOGIN_UNCLEAR:
+            yield BmcFinding("reachable", Verdict.UNKNOWN, "not tried")
+            yield BmcFinding("login", Verdict.FAILED, str(error))
         case Cause.CREDENTIALS_REFUSED:
             yield BmcFinding("reachable", Verdict.OK, "it answers")
             yield BmcFinding("login", Verdict.FAILED, str(error))

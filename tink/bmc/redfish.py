@@ -30,7 +30,7 @@ import base64
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -134,6 +134,10 @@ class RedfishTransport(Protocol):
     async def close(self) -> None:
         """Close the connection."""
         ...
+
+
+async def _nothing() -> None:
+    """Do nothing before a login."""
 
 
 def new_session(reach: outbound.Reach = ANYWHERE) -> aiohttp.ClientSession:
@@ -529,6 +533,8 @@ class RedfishClient(BmcClient):
         self._limits = limits
         self._transport = transport or HttpsTransport(connection, session, limits, close_each=close_each)
         self._one_at_a_time = asyncio.Lock()
+        self.before_login: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before the password is sent. Its exception ends the login."""
         self._is_refused = False
         self._token = self._session_path = ""
         self.layout: RedfishLayout | None = None
@@ -551,6 +557,11 @@ class RedfishClient(BmcClient):
         # BMCs repeat requests as they came: in JSON, or in a URL.
         forms = (password, orjson.dumps(password).decode()[1:-1], quote(password, safe=""), self._basic)
         self._secrets = {each for each in forms if each}
+
+    @property
+    def has_session(self) -> bool:
+        """True if the BMC has accepted the password for a session."""
+        return self._token != ""
 
     def resume(self, layout: RedfishLayout) -> None:
         """Use the layout that an earlier session with this BMC has read. Call this before the login."""
@@ -679,6 +690,7 @@ class RedfishClient(BmcClient):
         return self._root
 
     async def _create_session(self, path: str) -> None:
+        await self.before_login()
         body = {"UserName": self._credentials.username, "Password": self._credentials.password}
         login = asyncio.ensure_future(self._request("POST", path, body))
         try:
@@ -777,6 +789,7 @@ class RedfishClient(BmcClient):
         if self._token:
             headers["X-Auth-Token"] = self._token
         elif self._uses_basic:
+            await self.before_login()
             headers["Authorization"] = f"Basic {self._basic}"
         if if_match is not None:
             headers["If-Match"] = if_match

@@ -72,7 +72,7 @@ from tink.bmc.boot_status import (
     options_of,
 )
 from tink.bmc.connections import BmcContext, BmcSession
-from tink.bmc.model import BmcError, Cause, Observation, WantedMedium
+from tink.bmc.model import LOGIN_CAUSES, BmcError, Cause, Observation, WantedMedium
 from tink.kube.cache import Index, Informer
 from tink.kube.client import NotFoundError
 from tink.kube.objects import NamespacedName
@@ -94,7 +94,7 @@ _REFUSED_SECONDS = 3600.0
 """Pause before an action of a custom boot is repeated that the BMC has refused or ignored."""
 _LADDER_PAUSE_SECONDS = 600.0
 """Pause before the ladder begins again, if no way of the BMC could be carried out."""
-_CONCERNS_BMC = (Cause.CREDENTIALS_REFUSED, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
+_CONCERNS_BMC = (*LOGIN_CAUSES, Cause.CREDENTIALS_MISSING, Cause.CERTIFICATE, Cause.UNREACHABLE, Cause.BUSY)
 """Causes that concern the BMC and not the way: another way would fail as well."""
 _ANNOUNCED_SECONDS = 2.0
 """Pause between the write that a boot begins and the first request, if the machine has other Workflows."""
@@ -366,7 +366,7 @@ class BootController(Collector):
                 return DONE
         except BmcError as error:
             if reach is not None:
-                await self._operations.record_refusal(reach)
+                await self._operations.record_login(reach)
             return await self._failed(case, error)
         finally:
             self._running.pop(case.key, None)

@@ -22,7 +22,7 @@ from tink.api.annotations import APPROVE_ANNOTATION, AUTO_DISCOVERED_LABEL, EXPE
 from tink.api.inventory import disk_size, mac_address
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.bmc.connections import CLIENTS, BmcConnections, ClientFactory, connection_of
-from tink.bmc.credentials import CredentialsReader, RefusedLogins
+from tink.bmc.credentials import CredentialsReader, LoginMemory
 from tink.bmc.model import BmcError
 from tink.discovery.expected import MAX_PROBLEMS, ExpectedMachines, is_secret_column, read_list, read_table
 from tink.discovery.identity import facts_of, ports_of
@@ -282,7 +282,7 @@ async def adopt_by_bmc(
     try:
         connection = connection_of(spec, await reader.authority(spec, key.namespace))
         credentials = await reader.credentials(spec, key.namespace)
-        async with BmcConnections(RefusedLogins(), clients=clients).open(key, connection, credentials) as session:
+        async with BmcConnections(LoginMemory(), clients=clients).open(key, connection, credentials) as session:
             attributes = await session.read_inventory()
     except BmcError as error:
         raise DiscoveryError(f"the BMC {printable(host)}: {error.cause.value}: {error}") from error

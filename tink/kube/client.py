@@ -525,7 +525,12 @@ _MAX_LIST_ATTEMPTS = 3
 
 
 async def each_list_item(
-    client: KubeClient, resource: ResourceType, namespace: str | None = None, *, page_size: int = PAGE_SIZE
+    client: KubeClient,
+    resource: ResourceType,
+    namespace: str | None = None,
+    *,
+    page_size: int = PAGE_SIZE,
+    label_selector: str = "",
 ) -> AsyncIterator[Raw]:
     """Yield the objects of a namespace, or of all, with their apiVersion and kind, page by page.
 
@@ -537,7 +542,9 @@ async def each_list_item(
         after = ""
         try:
             while True:
-                page = await client.list(resource, namespace, limit=page_size, after=after)
+                page = await client.list(
+                    resource, namespace, limit=page_size, after=after, label_selector=label_selector
+                )
                 for item in page.get("items") or []:
                     key = NamespacedName.of(item)
                     if key not in given:

@@ -19,6 +19,8 @@ A boot by a BMC (spec.bootOptions of a Workflow) is moved: its finalizer and `st
 control continues. BMC control sends no request for a paused Workflow.
 
 Machines are moved without their status, which the controller of each API writes for itself.
+
+Of ConfigMaps, the lists of expected machines are moved: other ones belong to other programs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
+from tink.api.annotations import EXPECTED_MACHINES_LABEL, ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.bmc import is_ended
 from tink.api.crds import generate, generate_bmc
 from tink.api.v1alpha2 import BOOT_FINALIZER, Raw, as_mapping
@@ -50,6 +52,7 @@ from tink.kube.resources import (
     TASK,
     TEMPLATE,
     WORKFLOW,
+    WORKFLOW_RULE_SET,
     ResourceType,
 )
 from tink.move import objects
@@ -58,12 +61,14 @@ from tink.workflow.status import deleted, state_of
 
 RECORD, SYSTEM = "tinkedge-move", "kube-system"
 _COPYING, _HANDED_OVER = "copying", "handed over"
-_ORDER = (SECRET, OSIE, TEMPLATE, MACHINE, HARDWARE, WORKFLOW)
+_ORDER = (SECRET, CONFIG_MAP, WORKFLOW_RULE_SET, OSIE, TEMPLATE, MACHINE, HARDWARE, WORKFLOW)
 _WITH_STATUS = (HARDWARE, WORKFLOW)
 _NEWEST_FIELDS = {"workflows": frozenset({"id", "boot"}), "hardware": frozenset({"lastBoot"})}
 """The newest status fields that move, by plural. The target would drop a field that its definition lacks."""
-_BMC = (MACHINE, JOB, TASK)
+_OPTIONAL = (MACHINE, JOB, TASK, WORKFLOW_RULE_SET)
 """The kinds that an API may lack."""
+_SELECTORS = {CONFIG_MAP: f"{EXPECTED_MACHINES_LABEL}=true"}
+"""The label selectors of the kinds of which some objects are moved only."""
 MAX_CONCURRENT = 8
 _ROUNDS = 20
 _SECOND = 1.1
@@ -161,10 +166,15 @@ class Mover:
         self._pause = f"moved to {self._to}"
 
     async def _check_definitions(self, *, install: bool, dry_run: bool) -> None:
-        machines = await _all(self._source, MACHINE)
-        for definition in [*generate(), *(generate_bmc() if machines else ())]:
+        definitions = [(each, "tinkedge crds") for each in generate()]
+        if await _all(self._source, MACHINE):
+            definitions += [(each, "tinkedge crds --bmc") for each in generate_bmc()]
+        if await _all(self._source, WORKFLOW_RULE_SET):
+            older = generate(serve_v1alpha1=True)
+            rule_sets = [each for each in older if each["spec"]["names"]["kind"] == WORKFLOW_RULE_SET.kind]
+            definitions += [(each, "tinkedge crds --v1alpha1") for each in rule_sets]
+        for definition, command in definitions:
             name = definition["metadata"]["name"]
-            command = "tinkedge crds" + (" --bmc" if definition["spec"]["group"] == MACHINE.group else "")
             if install and dry_run:
                 self._report.notes.append(f"{name} would be installed or updated at the target")
                 continue
@@ -357,7 +367,7 @@ class Mover:
 
     async def _delete_source(self) -> None:
         # The machines first: then an agent that calls the source is unknown there, and keeps its reports.
-        for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE, MACHINE, TASK, JOB):
+        for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE, MACHINE, TASK, JOB, CONFIG_MAP, WORKFLOW_RULE_SET):
             left = await _all(self._source, resource)
             if resource is WORKFLOW:
                 left = [each for each in left if _pause_of(each) == self._pause]
@@ -412,11 +422,12 @@ class Mover:
 
 
 async def _all(client: KubeClient, resource: ResourceType) -> list[Raw]:
-    """Return all objects of a kind; none of a kind of BMC control that the API does not serve. Raises ApiError."""
+    """Return all objects of a kind that are moved; none of an optional kind that the API lacks. Raises ApiError."""
     try:
-        return [obj async for obj in each_list_item(client, resource)]
+        selector = _SELECTORS.get(resource, "")
+        return [obj async for obj in each_list_item(client, resource, label_selector=selector)]
     except NotFoundError:
-        if resource in _BMC:
+        if resource in _OPTIONAL:
             return []
         raise
 

@@ -128,13 +128,14 @@ CONNECTION_ADDED = {
     *("connection.caSecretRef", "connection.caSecretRef.name", "connection.caSecretRef.namespace"),
     "connection.certificateFingerprint",
 }
+LOGIN_ADDED = {"login", "login.version", "login.redfish", "login.ipmi", "login.retry"}
 ADDED = {
     ("Machine", "spec"): CONNECTION_ADDED,
-    ("Machine", "status"): CONDITION_ADDED,
+    ("Machine", "status"): CONDITION_ADDED | LOGIN_ADDED,
     ("Job", "spec"): set[str](),
     ("Job", "status"): CONDITION_ADDED,
     ("Task", "spec"): CONNECTION_ADDED,
-    ("Task", "status"): {*CONDITION_ADDED, "stage"},
+    ("Task", "status"): {*CONDITION_ADDED, *LOGIN_ADDED, "stage"},
 }
 """The fields that Rufio's definitions do not have. All are optional."""
 STRICTER = {

@@ -38,7 +38,7 @@ from tink.bmc.model import (
     SetBoot,
 )
 from tink.bmc.quirks import Quirks
-from tink.bmc.redfish import Answer, RedfishClient
+from tink.bmc.redfish import Answer, RedfishClient, RedfishTransport
 from tink.bmc.settings import BmcSettings
 from tink.kube.resources import HARDWARE, JOB, MACHINE, SECRET, TASK, WORKFLOW, ResourceType
 
@@ -165,7 +165,10 @@ class Rig:
             return RedfishClient(connection, credentials, transport=FailingTransport(Cause.UNREACHABLE))
         if connection.host in self.untrusted:
             return RedfishClient(connection, credentials, transport=FailingTransport(Cause.CERTIFICATE))
-        return RedfishClient(connection, credentials, transport=MemoryTransport(bmc, seconds=self.seconds))
+        return RedfishClient(connection, credentials, transport=self.transport(bmc))
+
+    def transport(self, bmc: FakeBmc) -> RedfishTransport:
+        return MemoryTransport(bmc, seconds=self.seconds)
 
     def ipmi_client(self, connection: BmcConnection, credentials: BmcCredentials, quirks: Quirks) -> Any:
         self.tried.append((asyncio.get_running_loop().time(), "ipmi", connection.host))

@@ -6,17 +6,22 @@ import asyncio
 import logging
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.support.bmc import PASSWORD, ROOT, SYSTEM, FakeBmc, Fault
+from tests.support.api import InProcessApi
+from tests.support.bmc import PASSWORD, ROOT, SYSTEM, USER, FakeBmc, Fault, MemoryTransport
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, PXE, Rig, job, machine, power, secret
+from tink.api.v1alpha2 import Raw
 from tink.bmc.connections import BmcConnections
-from tink.bmc.credentials import RefusedLogins
+from tink.bmc.credentials import LoginMemory
 from tink.bmc.model import BmcConnection, BmcCredentials, Observation, PowerState
+from tink.bmc.redfish import Answer
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import EVENT, HARDWARE, JOB, LEASE, MACHINE, SECRET, TASK
@@ -267,18 +272,283 @@ async def test_changed_secret_is_tried_within_a_minute_and_the_refusal_is_forgot
     assert rig.bmc.failed_logins == 2
 
 
+RETRY = "tinkerbell.org/retry-login"
+
+
+async def annotate(rig: Rig, name: str, value: str | None, machine: str = "bmc1") -> None:
+    await rig.api.patch(MACHINE, machine, "default", {"metadata": {"annotations": {name: value}}})
+
+
+def login_of(rig: Rig, name: str = "bmc1", namespace: str = "default") -> dict[str, Any]:
+    """Return status.login of a Machine."""
+    found: dict[str, Any] = (rig.api.read(MACHINE, name, namespace) or {}).get("status", {}).get("login", {})
+    return found
+
+
 @virtual
-async def test_removal_of_the_annotation_permits_one_more_login() -> None:
+async def test_each_new_value_of_the_annotation_permits_one_more_login_and_nothing_else_does() -> None:
     rig = Rig(machine(), secret("wrong"))
     async with rig.running():
         await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
-        await elapse(600)
-        assert rig.bmc.failed_logins == 1
-        await rig.api.patch(
-            MACHINE, "bmc1", "default", {"metadata": {"annotations": {"tinkerbell.org/credentials-refused": None}}}
+        await annotate(rig, RETRY, "monday")
+        await rig.until(lambda: rig.bmc.failed_logins == 2, within=30)
+        await elapse(900)
+    for value, logins in (("monday", 2), (None, 2), ("monday", 2), ("tuesday", 3), ("tuesday", 3)):
+        async with rig.running():
+            await annotate(rig, RETRY, value)
+            await elapse(300)
+            assert rig.bmc.failed_logins == logins
+    rig.bmc.accounts = {USER: "wrong"}
+    async with rig.running():
+        await annotate(rig, RETRY, "wednesday")
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+        assert (login_of(rig)["redfish"], login_of(rig)["retry"]) == ("Accepted", "wednesday")
+    async with rig.running():
+        await elapse(900)
+        assert rig.condition(MACHINE, "bmc1", "Contactable")["status"] == "True"
+    assert rig.bmc.failed_logins == 3
+
+
+@virtual
+async def test_tool_that_removes_all_annotations_again_and_again_permits_no_login() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    for _ in range(3):
+        async with rig.running():
+            await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+            for _ in range(30):
+                await rig.api.patch(MACHINE, "bmc1", "default", {"metadata": {"annotations": None}})
+                await elapse(10)
+    assert rig.bmc.failed_logins == 1
+
+
+@virtual
+async def test_refusal_that_an_earlier_release_has_noted_in_an_annotation_is_not_repeated() -> None:
+    rig = Rig(secret("wrong"))
+    version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
+    old = machine()
+    old["metadata"]["annotations"] = {
+        "tinkerbell.org/credentials-refused": f"{HOST}:443:623 default/bmc-auth@{version}"
+    }
+    rig.api.put(old)
+    async with rig.running():
+        refused = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert refused["reason"] == "CredentialsRefused"
+        await annotate(rig, "tinkerbell.org/credentials-refused", None)
+    async with rig.running():
+        await elapse(900)
+    assert rig.tried == []
+
+
+@virtual
+async def test_machine_of_the_same_bmc_and_secret_knows_the_refusal_after_a_restart() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+    rig.api.put(machine("blade"))
+    async with rig.running():
+        await rig.until_condition(MACHINE, "blade", "Contactable", "False")
+        rig.api.remove(MACHINE, "bmc1")
+    async with rig.running():
+        await elapse(900)
+    assert rig.bmc.failed_logins == 1
+
+
+@virtual
+async def test_login_that_a_stop_interrupts_gets_its_result_before_the_process_ends() -> None:
+    rig = Rig(machine(), secret())
+    rig.seconds = 2.0
+    async with rig.running():
+        await rig.until(lambda: login_of(rig).get("redfish") == "Begun")
+    assert login_of(rig)["redfish"] == "Accepted"
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+
+
+@virtual
+async def test_unknown_result_of_a_login_blocks_the_bmc_until_a_user_permits_another() -> None:
+    rig = Rig(machine(), secret())
+    version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
+    begun = {"version": f"{HOST}:443:623 default/bmc-auth@{version}", "redfish": "Begun"}
+    rig.api.change(MACHINE, "bmc1", status={"login": begun})
+    async with rig.running():
+        unclear = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        assert unclear["reason"] == "LoginUnclear"
+        assert unclear["message"] == (
+            f"tinkedge stopped while it logged in to the BMC {HOST}, so it does not know the result. The next login is "
+            "tried when Secret default/bmc-auth changes, or the Machine's annotation tinkerbell.org/retry-login gets a "
+            "new value"
         )
-        await elapse(600)
-    assert rig.bmc.failed_logins == 2
+        rig.api.put(job("j", power("on")))
+        assert (await rig.until_condition(JOB, "j", "Failed"))["reason"] == "LoginUnclear"
+        assert rig.tried == []
+        await annotate(rig, RETRY, "2026-12-01")
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+
+
+@virtual
+async def test_bmc_out_of_reach_at_the_first_login_is_tried_again_after_a_restart() -> None:
+    rig = Rig(machine(), secret())
+    rig.hanging.add(HOST)
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+        writes = rig.api.count("patch", of=MACHINE)
+        await elapse(1800)
+        assert rig.api.count("patch", of=MACHINE) == writes, "no password is sent, so nothing is noted"
+    rig.hanging.clear()
+    async with rig.running():
+        await rig.until_condition(MACHINE, "bmc1", "Contactable")
+
+
+@virtual
+async def test_other_replica_that_has_noted_a_refusal_is_believed_although_the_informer_is_late() -> None:
+    rig = Rig(machine(), secret("wrong"))
+    async with rig.running():
+        gate = rig.api.hold("get", of=SECRET)
+        await gate.reached.wait()
+        version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
+        refused = {"version": f"{HOST}:443:623 default/bmc-auth@{version}", "redfish": "Refused"}
+        rig.informers[MACHINE].hold()
+        rig.api.change(MACHINE, "bmc1", status={"login": refused})
+        gate.open()
+        await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
+    assert rig.bmc.failed_logins == 0
+
+
+# --- a process that is killed -----------------------------------------------------------------------------------------
+
+
+class Life:
+    """The life of a process that is killed at the step number `end`. A dead process has no effect any more.
+
+    The steps are before and after each call of the API and each request to the BMC.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.steps = 0
+        self.is_over = asyncio.Event()
+
+    async def step(self) -> None:
+        self.steps += 1
+        if self.steps >= self.end:
+            self.is_over.set()
+            await asyncio.Event().wait()
+
+    async def take(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        await self.step()
+        answer = await work()
+        await self.step()
+        return answer
+
+
+class MortalApi(InProcessApi):
+    """An API to which a process that is killed sends nothing more."""
+
+    life = Life(1 << 30)
+
+    async def get(self, *arguments: Any) -> Raw:
+        found: Raw = await self.life.take(partial(super().get, *arguments))
+        return found
+
+    async def list(self, *arguments: Any, **options: Any) -> Raw:
+        found: Raw = await self.life.take(partial(super().list, *arguments, **options))
+        return found
+
+    async def create(self, *arguments: Any) -> Raw:
+        created: Raw = await self.life.take(partial(super().create, *arguments))
+        return created
+
+    async def patch(self, *arguments: Any, **options: Any) -> Raw:
+        patched: Raw = await self.life.take(partial(super().patch, *arguments, **options))
+        return patched
+
+
+class MortalTransport(MemoryTransport):
+    """A connection to a BMC over which a process that is killed sends nothing more."""
+
+    def __init__(self, bmc: FakeBmc, life: Life) -> None:
+        super().__init__(bmc)
+        self._life = life
+
+    async def exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        answer: Answer = await self._life.take(partial(super().exchange, method, path, headers, body))
+        return answer
+
+
+class MortalRig(Rig):
+    """A rig whose process can be killed."""
+
+    def __init__(self, *objects: Raw) -> None:
+        self.mortal_api = MortalApi()
+        super().__init__(*objects, api=self.mortal_api)
+
+    def transport(self, bmc: FakeBmc) -> MortalTransport:
+        return MortalTransport(bmc, self.mortal_api.life)
+
+
+async def kill_at(step: int, *objects: Raw) -> tuple[MortalRig, bool]:
+    """Kill a process at a step, and let another one work. Return False if the first one came to no such step."""
+    rig = MortalRig(*objects)
+    life = rig.mortal_api.life = Life(step)
+    async with rig.running():
+        killed = asyncio.ensure_future(life.is_over.wait())
+        await asyncio.wait([killed], timeout=5)
+        killed.cancel()
+    was_killed = life.is_over.is_set()
+    rig.mortal_api.life = Life(1 << 30)
+    async with rig.running():
+        await elapse(75)  # two polls of a refused Machine
+    return rig, was_killed
+
+
+@virtual
+@pytest.mark.parametrize("has_job", [False, True], ids=["poll", "Job"])
+async def test_process_that_is_killed_at_any_step_costs_no_second_failed_login(has_job: bool) -> None:
+    objects = [machine(), secret("wrong"), *([job("j", power("on"))] if has_job else [])]
+    step, logins = 0, set()
+    while True:
+        step += 1
+        rig, was_killed = await kill_at(step, *objects)
+        logins.add(rig.bmc.failed_logins)
+        assert rig.bmc.failed_logins <= 1, f"killed at step {step}"
+        assert rig.condition(MACHINE, "bmc1", "Contactable")["reason"] in ("CredentialsRefused", "LoginUnclear")
+        if not was_killed:
+            break
+    assert logins == {0, 1}
+    assert step > 20
+
+
+@virtual
+async def test_process_that_is_killed_during_an_accepted_login_blocks_only_in_that_moment() -> None:
+    step, blocked = 0, []
+    while True:
+        step += 1
+        rig, was_killed = await kill_at(step, machine(), secret())
+        if rig.condition(MACHINE, "bmc1", "Contactable")["status"] != "True":
+            assert rig.condition(MACHINE, "bmc1", "Contactable")["reason"] == "LoginUnclear"
+            blocked.append(step)
+        if not was_killed:
+            break
+    # From the note that the login begins, over the login, to the note that it was accepted.
+    assert blocked == list(range(blocked[0], blocked[0] + 4))
+
+
+@virtual
+async def test_task_without_a_job_that_a_kill_interrupts_costs_no_second_failed_login() -> None:
+    task = {
+        "apiVersion": TASK.api_version,
+        "kind": "Task",
+        "metadata": {"name": "t", "namespace": "default"},
+        "spec": {"task": power("on"), "connection": machine()["spec"]["connection"]},
+    }
+    step = 0
+    while True:
+        step += 1
+        rig, was_killed = await kill_at(step, task, secret("wrong"))
+        assert rig.bmc.failed_logins <= 1, f"killed at step {step}"
+        assert rig.condition(TASK, "t", "Failed")["reason"] in ("CredentialsRefused", "LoginUnclear")
+        if not was_killed:
+            break
 
 
 @virtual
@@ -295,19 +565,17 @@ async def test_two_machines_with_two_wrong_secrets_for_one_bmc_cost_one_login_ea
 
 
 @virtual
-async def test_annotation_of_another_tenant_neither_suppresses_nor_permits_a_login() -> None:
+async def test_machine_of_another_tenant_neither_suppresses_nor_permits_a_login() -> None:
     rig = Rig(machine(), secret("wrong"))
     version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
     login = f"{HOST}:443:623 default/bmc-auth@{version}"
-    tenant = machine("evil", namespace="tenant")
-    tenant["metadata"]["annotations"] = {"tinkerbell.org/credentials-refused": login}
-    rig.api.put(tenant)
+    rig.api.put(machine("evil", namespace="tenant"))
+    refused = {"version": login, "redfish": "Refused"}
+    rig.api.change(MACHINE, "evil", "tenant", status={"login": refused})
     async with rig.running():
         await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
         assert rig.bmc.failed_logins == 1, "it was tried"
-        await rig.api.patch(
-            MACHINE, "evil", "tenant", {"metadata": {"annotations": {"tinkerbell.org/credentials-refused": None}}}
-        )
+        await rig.api.patch(MACHINE, "evil", "tenant", {"metadata": {"annotations": {RETRY: "now"}}})
         await elapse(900)
     assert rig.bmc.failed_logins == 1, "it was not tried again"
 
@@ -387,7 +655,7 @@ async def test_poll_writes_only_what_has_changed() -> None:
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
         writes = rig.api.count("patch", of=MACHINE)
         await elapse(3600)
-        assert rig.api.count("patch", of=MACHINE) == writes == 1
+        assert rig.api.count("patch", of=MACHINE) == writes == 3, "the login begins, it is accepted, the BMC answers"
         polls = len(rig.tried)
         assert 10 <= polls <= 15
         rig.hanging.add(HOST)
@@ -772,7 +1040,7 @@ class SlowIpmi:
 
 @virtual
 async def test_calls_by_ipmi_are_limited_because_each_is_a_child_process() -> None:
-    connections = BmcConnections(RefusedLogins(), clients={"ipmi": lambda *_: SlowIpmi()})
+    connections = BmcConnections(LoginMemory(), clients={"ipmi": lambda *_: SlowIpmi()})
 
     async def poll(number: int) -> PowerState:
         connection = BmcConnection(host=f"192.0.2.{number}", protocols=("ipmi",))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.bmc import PASSWORD, FakeBmc, Fault
+from tests.support.bmc import PASSWORD, USER, FakeBmc, Fault
 from tests.support.objects import hardware
 from tests.support.virtual_time import elapse
 from tests.unit.bmc.rig import HOST, Rig, machine, secret
 from tink.bmc.model import PowerAction
 from tink.bmc.operators import PowerError, Verdict, change_power, check, find_machine, power_status
-from tink.kube.resources import JOB, MACHINE
+from tink.kube.resources import JOB, MACHINE, SECRET
 
 virtual = pytest.mark.looptime
 
@@ -110,6 +110,26 @@ async def test_check_of_a_refused_login_tries_it_once_more_only_if_asked() -> No
         found = await table(rig, again=again)
         assert found["login"][0] is Verdict.FAILED
         assert rig.bmc.failed_logins == logins
+    rig.bmc.accounts = {USER: "wrong"}
+    assert (await table(rig, again=True))["login"] == (
+        Verdict.OK,
+        "accepted; tinkedge itself logs in again after: kubectl annotate --overwrite -n default "
+        'machines.bmc.tinkerbell.org/bmc1 tinkerbell.org/retry-login="$(date)"',
+    )
+    assert rig.bmc.failed_logins == 2
+
+
+@virtual
+async def test_check_does_not_try_a_login_whose_result_is_unknown() -> None:
+    rig = Rig(machine(), secret())
+    version = (rig.api.read(SECRET, "bmc-auth") or {})["metadata"]["resourceVersion"]
+    begun = {"version": f"{HOST}:443:623 default/bmc-auth@{version}", "redfish": "Begun"}
+    rig.api.change(MACHINE, "bmc1", status={"login": begun})
+    found = await table(rig)
+    assert found["reachable"] == (Verdict.UNKNOWN, "not tried")
+    assert found["login"][0] is Verdict.FAILED
+    assert "does not know the result" in found["login"][1]
+    assert rig.tried == []
 
 
 @virtual

@@ -14,7 +14,7 @@ from tests.support.bmc import CREDENTIALS, USER, FakeBmc, Fault, serve
 from tests.unit.bmc.rig import HOST, PXE, Ipmi, IpmiRig, Rig, job, machine, power, secret
 from tink.api.v1alpha2 import PowerState
 from tink.bmc.connections import BmcConnections, bmc_of
-from tink.bmc.credentials import RefusedLogins
+from tink.bmc.credentials import LoginMemory
 from tink.bmc.model import (
     BmcConnection,
     BmcCredentials,
@@ -277,14 +277,18 @@ async def test_login_refused_by_ipmi_is_not_repeated_and_redfish_goes_on() -> No
         assert failed["message"] == again["message"]
         assert failed["message"].endswith(
             "by IPMI: the password in the Secret is wrong for IPMI. "
-            "The next login by IPMI is tried when Secret default/bmc-auth changes"
+            "The next login by IPMI is tried when Secret default/bmc-auth changes, or the Machine's annotation "
+            "tinkerbell.org/retry-login gets a new value"
         )
         await rig.end_of("on", power("on"))
+    async with rig.running():
+        after_restart = await rig.end_of("after-restart", PXE, "Failed")
+        assert "IPMI: the BMC 192.0.2.10 has refused the user or the password" in after_restart["message"]
         rig.hanging.add(HOST)  # Redfish no longer answers: IPMI would be next
         lost = await rig.until_condition(MACHINE, "bmc1", "Contactable", "False")
         assert rig.ipmi.calls == 1
         assert lost["reason"] == "BmcUnreachable"
-        assert "wrong for IPMI" in lost["message"]
+        assert "The next login by IPMI is tried when" in lost["message"]
         rig.hanging.clear()
         rig.api.put(secret("changed"))
         rig.ipmi.errors.clear()
@@ -295,13 +299,13 @@ async def test_login_refused_by_ipmi_is_not_repeated_and_redfish_goes_on() -> No
 
 @virtual
 async def test_login_refused_by_redfish_is_not_tried_by_ipmi() -> None:
-    ipmi, refused = Ipmi(), RefusedLogins()
-    connections = BmcConnections(refused, clients={"ipmi": lambda *_: ipmi})
+    ipmi, logins = Ipmi(), LoginMemory()
+    connections = BmcConnections(logins, clients={"ipmi": lambda *_: ipmi})
     credentials = BmcCredentials("u", "p", "v")
     async with connections.open(NamespacedName("default", "m"), BmcConnection(HOST), credentials) as session:
         client = session.by_ipmi()
         assert (await client.observe()).power is PowerState.ON
-        refused.add(bmc_of(BmcConnection(HOST)), credentials, "wrong password")
+        logins.refuse(bmc_of(BmcConnection(HOST)), credentials, "wrong password", "redfish")
         with pytest.raises(BmcError, match="wrong password"):
             await client.send(Reset(ResetType.ON))
     assert ipmi.calls == 1

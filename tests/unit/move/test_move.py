@@ -25,6 +25,7 @@ from tink.kube.resources import (
     TASK,
     TEMPLATE,
     WORKFLOW,
+    WORKFLOW_RULE_SET,
     ResourceType,
 )
 from tink.move.mover import MoveError, Mover
@@ -104,6 +105,55 @@ async def test_everything_comes_with_status_and_owners_and_one_side_alone_has_th
         assert hardware["metadata"]["labels"] == {"rack": "1"}
         assert (await b.get(SECRET, "ud", "default"))["data"] == {"userdata": "eA=="}
         assert after["new"]["status"]["state"] == "Pending"
+
+
+def expected(name: str, text: str, **labels: str) -> Raw:
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"rack.csv": text}}
+
+
+LISTED = {"tinkerbell.org/expected-machines": "true"}
+RULES: Raw = {
+    "apiVersion": "tinkerbell.org/v1alpha1",
+    "kind": "WorkflowRuleSet",
+    "metadata": {"name": "rules", "namespace": "default"},
+    "spec": {"rules": ['{"chassis": {"serial": ["123"]}}'], "workflow": {"namespace": "default"}},
+}
+RULE_SETS = [each for each in generate(serve_v1alpha1=True) if each["spec"]["names"]["kind"] == "WorkflowRuleSet"]
+
+
+async def test_lists_of_expected_machines_and_rule_sets_are_moved_and_other_config_maps_are_not(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "a", [*generate(), *RULE_SETS]) as (_, a),
+        serving(tmp_path / "b", generate()) as (_, b),
+    ):
+        await a.create(CONFIG_MAP, expected("rack7", "serial,name\n123,m1\n", **LISTED))
+        await a.create(CONFIG_MAP, expected("other", "x"))
+        await a.create(WORKFLOW_RULE_SET, RULES)
+        lacks = await Mover(a, b, quiet, second=0).run()
+        (problem,) = lacks.problems
+        assert "the target has no workflowrulesets.tinkerbell.org" in problem
+        assert "'tinkedge crds --v1alpha1'" in problem
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True, delete_source=True)
+        assert report.created == {"ConfigMap": 1, "WorkflowRuleSet": 1}
+        moved = await b.get(CONFIG_MAP, "rack7", "default")
+        assert (moved["data"], moved["metadata"]["labels"]) == ({"rack.csv": "serial,name\n123,m1\n"}, LISTED)
+        assert (await b.get(WORKFLOW_RULE_SET, "rules", "default"))["spec"] == RULES["spec"]
+        left = {each["metadata"]["name"] for each in (await a.list(CONFIG_MAP, "default"))["items"]}
+        assert "rack7" not in left
+        assert "other" in left
+        assert (await a.list(WORKFLOW_RULE_SET))["items"] == []
+        assert "other" not in {each["metadata"]["name"] for each in (await b.list(CONFIG_MAP, "default"))["items"]}
+
+
+async def test_list_that_a_move_has_left_at_its_source_is_replaced_on_the_way_back(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.create(CONFIG_MAP, expected("rack7", "first", **LISTED))
+        await Mover(a, b, quiet, second=0).run(install_crds=True)
+        await a.patch(CONFIG_MAP, "rack7", "default", {"data": {"rack.csv": "later"}})
+        back = await Mover(b, a, quiet, second=0).run()
+        assert back.problems == []
+        assert (await a.get(CONFIG_MAP, "rack7", "default"))["data"] == {"rack.csv": "first"}
 
 
 async def test_dry_run_and_problems_change_nothing(tmp_path: Path) -> None:

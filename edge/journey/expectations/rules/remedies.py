@@ -164,6 +164,7 @@ _BY_REASON: Final[dict[str, tuple[str, ...]]] = {
     ),
     "CredentialsRefused": ("correct the Secret, and unlock the account if the BMC has locked it",),
     "CredentialsMissing": (),
+    "LoginUnclear": (),
     "CertificateNotTrusted": (
         "was the BMC replaced or reset? Read its fingerprint over a network that you trust, and correct "
         "spec.connection.certificateFingerprint of the Machine",
