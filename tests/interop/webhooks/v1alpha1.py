@@ -188,7 +188,7 @@ def record(kubeconfig: Path) -> None:
     asyncio.run(_record(kubeconfig))
 
 
-async def _is_served(client: KubeClient) -> bool:
+async def is_served(client: KubeClient) -> bool:
     """Return True if the API serves each kind in v1alpha1."""
     try:
         for resource in (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW):
@@ -205,7 +205,7 @@ async def _record(kubeconfig: Path) -> None:
         exits.push_async_callback(client.close)
         webhooks = await exits.enter_async_context(serving_webhooks(client, hook))
         # A kube-apiserver learns of new versions by a watch of its own.
-        await until(partial(_is_served, client))
+        await until(partial(is_served, client))
         config = (await client.get(CRD, DEFINITIONS[0], None))["spec"]["conversion"]["webhook"]["clientConfig"]
         bundle = base64.b64decode(config["caBundle"])
         if await served_v1alpha1().register(client, webhooks.address(hook), bundle):
