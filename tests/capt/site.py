@@ -294,6 +294,8 @@ class Site:
         for resource in (HARDWARE, BMC):
             for each in (await self.client.list(resource, NAMESPACE))["items"]:
                 found[f"{resource.kind} {resource.version} {each['metadata']['name']}"] = ("", each["spec"])
+        for secret in (await self.client.list(SECRET, NAMESPACE))["items"]:
+            found[f"Secret {secret['metadata']['name']}"] = ("", secret["data"])
         for name, machine in (await self._machines()).items():
             found[f"TinkerbellMachine {name}"] = ("", machine["spec"])
         return found

@@ -93,7 +93,7 @@ class Recorder:
             headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}
             headers["Authorization"] = f"Bearer {self.upstream.token}"
             url = self.upstream.url + request.path_qs
-            async with self._session.request(request.method, url, data=content, headers=headers) as answer:
+            async with self._session.request(request.method, url, data=content or None, headers=headers) as answer:
                 if request.query.get("watch") == "true":
                     self._record(request, content, answer.status, b"")
                     return await _stream(request, answer)
