@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -410,9 +411,10 @@ class Site:
         for job in (await self.client.list(JOB, NAMESPACE))["items"]:
             if not job.get("status", {}).get("conditions"):
                 status = {"conditions": [{"type": "Completed", "status": "True"}]}
-                await self.client.patch(
-                    JOB, job["metadata"]["name"], NAMESPACE, {"status": status}, subresource="status"
-                )
+                with contextlib.suppress(NotFoundError):  # the garbage collector may have deleted it with its owner
+                    await self.client.patch(
+                        JOB, job["metadata"]["name"], NAMESPACE, {"status": status}, subresource="status"
+                    )
 
     async def _check_installed(self, names: Sequence[str]) -> None:
         self.result.to_install += len(names)
