@@ -18,6 +18,9 @@ The plays:
   MachineDeployment: for each batch of new machines, the same number of old ones is deleted.
 - `move`: `clusterctl move` takes the cluster to a second API with a manager of its own, where it is deleted.
 
+With `--cluster`, the API is a kube-apiserver (built of its Go modules at first) that calls our conversion webhook and
+our admission reviews in this process. Without it, the API is the embedded one.
+
 It prints how many machines were installed and released, how often a Hardware changed its owner without a release, how
 many machines had two Hardware or were installed again, and the errors. It exits with 1 unless all lives were complete
 and the other counts are 0. `--record` writes the writes to `tinkerbell.org` and `bmc.tinkerbell.org`, which
@@ -327,6 +330,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.play == "move" and not options.clusterctl:
         parser.error("move needs --clusterctl FILE")
+    if options.play == "move" and options.cluster:
+        parser.error("move needs our own API: a kube-apiserver alone does not delete what a deleted object owned")
     return options
 
 
