@@ -235,26 +235,39 @@ def test_samples_of_rufio_work_unchanged_with_kubectl_wait(tmp_path: Path) -> No
         assert reason == "NotSupported"
 
 
+LEASES = ("e74dec1a.bmc.tinkerbell.org", "e74dec1a.tinkerbell.org")
+"""The Lease of a Rufio of Tinkerbell, which tinkedge holds, too, and that of a Rufio of its own repository."""
 LEASE = """
 apiVersion: coordination.k8s.io/v1
 kind: Lease
-metadata: {name: e74dec1a.bmc.tinkerbell.org, namespace: default}
+metadata: {name: NAME, namespace: default}
 spec: {holderIdentity: HOLDER, leaseDurationSeconds: 600}
 """
 
 
-def test_control_waits_while_a_rufio_holds_its_lease_and_continues_after_that(site: BmcSite) -> None:
+def held_lease(kubectl: Kubectl) -> tuple[str, str] | None:
+    """Return the name and the holder of the first Lease that is held; None if there is none."""
+    held = [(name, lease(kubectl, name, "holderIdentity")) for name in LEASES]
+    return next((each for each in held if each[1]), None)
+
+
+def lease(kubectl: Kubectl, name: str, part: str) -> str:
+    """Return a field of the spec of a Lease; empty without the Lease."""
+    return kubectl.run("get", "lease", name, "--ignore-not-found", "-o", f"jsonpath={{.spec.{part}}}").out
+
+
+@pytest.mark.parametrize("name", LEASES)
+def test_control_waits_while_a_rufio_holds_its_lease_and_continues_after_that(site: BmcSite, name: str) -> None:
     kubectl, data = site.kubectl, site.directory / "data"
-    lease = ("get", "lease", "e74dec1a.bmc.tinkerbell.org", "-o", "jsonpath={.spec.holderIdentity}")
     rufio = os.environ.get("RUFIO")
     if rufio:
         process = site.start(IN_EDGE, "sh", "-c", f"exec {rufio}", KUBECONFIG=str(data / "kubeconfig"))
-        wait_until(lambda: kubectl.run(*lease).out, lambda: process.err, every=0.5)
+        name, holder = wait_until(lambda: held_lease(kubectl), lambda: process.err, every=0.5)
     else:
-        kubectl.apply(LEASE.replace("HOLDER", "rufio-7d9f_4f6c"))
-    holder = kubectl(*lease)
+        holder = "rufio-7d9f_4f6c"
+        kubectl.apply(LEASE.replace("NAME", name).replace("HOLDER", holder))
     kubectl.apply(site.manifest)
-    waits = f"BMC control waits: the Rufio {holder}"
+    waits = f"BMC control waits: the Rufio {holder if name == LEASES[0] else f'default/{holder}'}"
     wait_until(lambda: f"{waits} works" in site.served.err, lambda: site.served.err)
     assert waits in site.operators(data, "/readyz")
     assert "\ntinkedge_bmc_waits_for_rufio 1.0\n" in site.operators(data, "/metrics")
@@ -263,12 +276,30 @@ def test_control_waits_while_a_rufio_holds_its_lease_and_continues_after_that(si
     if rufio:  # it keeps the Lease, which expires
         process.end()
     else:
-        kubectl.apply(LEASE.replace("HOLDER", '""'))
+        kubectl.apply(LEASE.replace("NAME", name).replace("HOLDER", '""'))
     assert site.command("power", "node-0", "off").popen.returncode == 0
-    assert kubectl(*lease).startswith("tinkedge_")
+    assert lease(kubectl, LEASES[0], "holderIdentity").startswith("tinkedge_")
     assert "waits" not in site.operators(data, "/readyz")
     assert "\ntinkedge_bmc_waits_for_rufio 0.0\n" in site.operators(data, "/metrics")
     assert site.state()["failed_logins"] == 0
+    if rufio and name == LEASES[0]:
+        another_waits_for_our_lease(site, rufio)
+
+
+def another_waits_for_our_lease(site: BmcSite, rufio: str) -> None:
+    """Start a Rufio, and check that it does nothing while tinkedge renews the Lease."""
+    process = site.start(IN_EDGE, "sh", "-c", f"exec {rufio}", KUBECONFIG=str(site.directory / "data" / "kubeconfig"))
+
+    def log() -> str:
+        return (process.out + process.err).lower()
+
+    wait_until(lambda: "attempting to acquire leader lease" in log(), log)
+    for _ in range(4):  # tinkedge renews it every 5 seconds, and a Rufio tries to acquire it every 2 seconds
+        renewed = lease(site.kubectl, LEASES[0], "renewTime")
+        wait_until(lambda before=renewed: lease(site.kubectl, LEASES[0], "renewTime") != before, every=0.5)
+    assert lease(site.kubectl, LEASES[0], "holderIdentity").startswith("tinkedge_")
+    assert not [words for words in ("successfully acquired lease", "starting workers") if words in log()]
+    process.end()
 
 
 EVERY_KIND = """

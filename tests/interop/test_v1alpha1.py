@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.api import serving
+from tests.interop.authority import Authority
 from tests.interop.privileges import Gate, Upstream, grants
 from tests.interop.rack import tinkedge
 from tests.interop.webhooks import v1alpha1 as recorder
@@ -62,6 +63,15 @@ async def test_only_the_embedded_api_restores_fields_that_a_replaced_object_lack
     assert RECORDED["replaced"] == {"name": "default"}
     async with player(tmp_path, where) as playing:
         assert await playing.replace() == osie
+
+
+async def test_hardware_keeps_its_owner_while_no_webhook_answers(tmp_path: Path) -> None:
+    codes = {each["shows"]: each["code"] for each in RECORDED["outage"]}
+    assert codes.pop("no other machine takes it") == 500
+    assert set(codes.values()) == {200}
+    async with serving(tmp_path / "state", generate()) as (_, client):
+        await recorder.break_webhooks(client, Authority(tmp_path).file.read_bytes())
+        assert await (await recorder.player(client)).outage() == RECORDED["outage"]
 
 
 async def test_controller_registers_with_its_rights_and_needs_every_rule(tmp_path: Path) -> None:

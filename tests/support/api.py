@@ -241,10 +241,21 @@ class InProcessApi:
         return await self._do(call, query, content="application/apply-patch+yaml")
 
     async def send(
-        self, method: str, resource: ResourceType, name: str, body: Raw, *, subresource: str = "", **query: str
+        self,
+        method: str,
+        resource: ResourceType,
+        name: str,
+        body: Any,
+        *,
+        subresource: str = "",
+        content: str = "",
+        **query: str,
     ) -> Raw:
-        """Send a request that `KubeClient` does not have: PUT, or a server-side apply (PATCH) of a subresource."""
-        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        """Send a request that `KubeClient` does not have: PUT, or PATCH of the media type `content`.
+
+        Without `content`, a PATCH is a server-side apply.
+        """
+        content = content or ("application/apply-patch+yaml" if method == "PATCH" else "application/json")
         path = resource.path("default", name, subresource or None)
         return await self._api.request(method, path, query, body=body, content_type=content)
 

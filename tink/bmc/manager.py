@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 COMPONENT = "tinkedge-bmc"
 LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
 """The Lease that a Rufio holds while it works."""
+FORMER_LEASE_NAME = "e74dec1a.tinkerbell.org"
+"""The Lease of a Rufio of its own repository, up to v0.6.5. tinkedge never holds it."""
 _OWN_PREFIX = "tinkedge_"
 """The beginning of the identity by which a tinkedge holds the Lease. A Rufio's begins with its host name."""
 _CHECK_SECONDS = 10.0
@@ -52,16 +54,16 @@ _DEFAULT_DURATION_SECONDS = 15.0
 
 
 class OtherRufio:
-    """Finds a Rufio that renews its Lease in another namespace. `run` as one task."""
+    """Finds a Rufio that renews its Lease in another namespace, or the former Lease. `run` as one task."""
 
     def __init__(self, client: KubeClient, namespace: str, clock: Callable[[], float] = steady) -> None:
-        """Create a watcher of all namespaces but `namespace`. `clock` returns monotonic seconds."""
+        """Create a watcher. `namespace` is that of our own Lease. `clock` returns monotonic seconds."""
         self._client = client
         self._namespace = namespace
         self._clock = clock
-        self._seen: dict[str, tuple[Raw, float]] = {}
-        """The Lease of each namespace, and when it was last seen to change."""
-        self._is_forbidden = False
+        self._seen: dict[tuple[str, str], tuple[Raw, float]] = {}
+        """Each Lease by its name and namespace, and when it was last seen to change."""
+        self._forbidden: set[str] = set()
         self.holder = ""
         """The Rufio that works now, as NAMESPACE/HOLDER; empty if none does."""
         self.is_gone = asyncio.Event()
@@ -75,26 +77,30 @@ class OtherRufio:
 
     async def check(self) -> None:
         """Look for a Rufio once."""
-        try:
-            found = await self._client.list(LEASE, field_selector=f"metadata.name={LEASE_NAME}")
-        except ApiError as error:
-            if error.status != _FORBIDDEN:
-                return  # without an answer nothing changes; the leader election notices that the API is away
-            if not self._is_forbidden:
-                log.warning("BMC control can't notice a Rufio in other namespaces, because it may not list: %s", error)
-            self._is_forbidden, found = True, {}
-        leases = [each for each in found.get("items") or () if isinstance(each, dict)]
-        self._observe(
-            {str(as_mapping(each.get("metadata")).get("namespace")): as_mapping(each.get("spec")) for each in leases}
-        )
+        specs: dict[tuple[str, str], Raw] = {}
+        for name in (LEASE_NAME, FORMER_LEASE_NAME):
+            try:
+                found = await self._client.list(LEASE, field_selector=f"metadata.name={name}")
+            except ApiError as error:
+                if error.status != _FORBIDDEN:
+                    return  # without an answer nothing changes; the leader election notices that the API is away
+                if name not in self._forbidden:
+                    log.warning("BMC control can't notice a Rufio that holds the Lease %s: %s", name, error)
+                self._forbidden.add(name)
+                continue
+            for each in found.get("items") or ():
+                if isinstance(each, dict):
+                    namespace = str(as_mapping(each.get("metadata")).get("namespace"))
+                    specs[name, namespace] = as_mapping(each.get("spec"))
+        self._observe(specs)
 
-    def _observe(self, specs: Mapping[str, Raw]) -> None:
-        """Note which Leases have changed, by namespace, and whether a Rufio holds one of them."""
+    def _observe(self, specs: Mapping[tuple[str, str], Raw]) -> None:
+        """Note which Leases have changed, by name and namespace, and whether a Rufio holds one of them."""
         now, before, seen = self._clock(), self.holder, self._seen
         self._seen = {
-            name: seen[name] if name in seen and seen[name][0] == spec else (spec, now) for name, spec in specs.items()
+            key: seen[key] if key in seen and seen[key][0] == spec else (spec, now) for key, spec in specs.items()
         }
-        holders = [f"{name}/{_holder(spec)}" for name, spec in specs.items() if self._holds(name, spec, now)]
+        holders = [f"{key[1]}/{_holder(spec)}" for key, spec in specs.items() if self._holds(key, spec, now)]
         self.holder = holders[0] if holders else ""
         if self.holder and not before:
             log.warning(_WAITS, self.holder)
@@ -106,14 +112,17 @@ class OtherRufio:
             else:
                 event.clear()
 
-    def _holds(self, namespace: str, spec: Raw, now: float) -> bool:
-        """Return True if another program holds a Lease, and has renewed it within its duration, as far as was seen."""
-        if namespace == self._namespace or not _holder(spec) or _holder(spec).startswith(_OWN_PREFIX):
+    def _holds(self, key: tuple[str, str], spec: Raw, now: float) -> bool:
+        """Return True if another program holds a Lease, and has renewed it within its duration, as far as was seen.
+
+        The leader election reports the holder of our own Lease.
+        """
+        if key == (LEASE_NAME, self._namespace) or not _holder(spec) or _holder(spec).startswith(_OWN_PREFIX):
             return False
         duration = spec.get("leaseDurationSeconds")
         if not isinstance(duration, int) or not 0 < duration <= _MAX_DURATION_SECONDS:
             duration = _DEFAULT_DURATION_SECONDS
-        return now - self._seen[namespace][1] < duration
+        return now - self._seen[key][1] < duration
 
 
 def _holder(spec: Raw) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.api.annotations import AGENT_ID_ANNOTATION
+from tink.api.annotations import AGENT_ID_ANNOTATION, OWNER_NAME_LABEL, OWNER_NAMESPACE_LABEL
 from tink.api.v1alpha2 import GROUP, VERSION, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -48,11 +48,19 @@ _REVIEWED = {
     "workflows": ("CREATE", "UPDATE"),
 }
 _AGENT_ID = f"object.metadata.?annotations[?'{AGENT_ID_ANNOTATION}']"
+_OWNER_NAME = f"object.metadata.?labels[?'{OWNER_NAME_LABEL}'].orValue('')"
+_OWNER_NAMESPACE = f"object.metadata.?labels[?'{OWNER_NAMESPACE_LABEL}'].orValue('')"
 _CLAIMS_CHANGE = (
     "request.operation == 'CREATE' || request.operation == 'UPDATE' && (object.?spec != oldObject.?spec || "
-    f"{_AGENT_ID} != {_AGENT_ID.replace('object', 'oldObject')})"
+    f"{_AGENT_ID} != {_AGENT_ID.replace('object', 'oldObject')} || "
+    f"{_OWNER_NAME} != '' && {_OWNER_NAME.replace('object', 'oldObject')} != '' && "
+    f"({_OWNER_NAME} != {_OWNER_NAME.replace('object', 'oldObject')} || "
+    f"{_OWNER_NAMESPACE} != {_OWNER_NAMESPACE.replace('object', 'oldObject')}))"
 )
-"""CEL: true if a write of a Hardware may claim an address or a name (optional fields: Kubernetes 1.29)."""
+"""CEL: true if a write of a Hardware may claim an address or a name, or gives an owned Hardware to another machine.
+
+Optional fields need Kubernetes 1.29.
+"""
 ADVICE = f"advice.hardware.admission.{GROUP}"
 """The webhook for every other write of a Hardware; it only warns."""
 

@@ -22,6 +22,7 @@ import aiohttp
 from tests import recordings
 from tests.interop.resources.record import install
 from tests.peer import Peer
+from tests.ports import free_port
 from tests.support import objects
 from tests.unit.versions.test_served import FINALIZER, MAC, MACHINE_LABELS, OWNER, REFERENCE, TEXT, machine
 from tests.waiting import until
@@ -41,6 +42,7 @@ from tink.kube.resources import (
 from tink.versions import DEFINITIONS
 from tink.webhooks.admission import Admission
 from tink.webhooks.conversion import served_v1alpha1
+from tink.webhooks.registration import CONFIGURATION, Address, configuration
 from tink.webhooks.server import Hook, Webhooks
 
 MACHINES: Final = 600
@@ -100,6 +102,14 @@ SCENARIO: list[Step] = [
     ("which has its OSIE", "GET", f"{NEW}/hardware/hw1", None),
 ]
 
+OUTAGE: list[Step] = [
+    ("an operator labels a machine", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": {"rack": "1"}}}),
+    ("CAPT takes it", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": OWNER}}),
+    ("no other machine takes it", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": _OTHER_OWNER}}),
+    ("CAPT releases it", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": dict.fromkeys(OWNER)}}),
+    ("another machine takes it", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": _OTHER_OWNER}}),
+]
+
 
 def fleet() -> list[Raw]:
     """Return Hardware of v1alpha2."""
@@ -138,6 +148,10 @@ class Player:
         addresses = {each["spec"]["interfaces"][0]["dhcp"]["ip"]["address"] for each in items}
         facts = {"code": code, "kind": listed["kind"], "items": len(items), "addresses": len(addresses)}
         return {"answers": answers, "list": facts | {"versions": sorted({each["apiVersion"] for each in items})}}
+
+    async def outage(self) -> list[Raw]:
+        """Play the scenario in which no webhook answers: return the codes."""
+        return [{"shows": shows, "code": (await self.ask(*step))[0]} for shows, *step in OUTAGE]
 
     async def replace(self) -> Any:
         """Replace a Hardware in v1alpha1 without the annotation; return the OSIE that it then has."""
@@ -182,13 +196,29 @@ async def serving_webhooks(client: KubeClient, *hooks: Hook) -> AsyncIterator[We
             task.cancel()
 
 
+async def break_webhooks(client: KubeClient, bundle: bytes) -> None:
+    """Create a Hardware, then register admission webhooks at a port where nothing listens. `bundle` is an authority."""
+    await client.create(HARDWARE, objects.hardware("owned", "52:54:00:00:fe:01", "10.0.254.1"))
+    address = Address("/admission", url=f"https://127.0.0.1:{free_port()}")
+    await client.create(CONFIGURATION, configuration(address, bundle, "Fail"))
+
+    async def are_called() -> bool:
+        try:
+            await client.create(HARDWARE, objects.hardware("probe", "52:54:00:00:fe:02", "10.0.254.2"))
+        except ApiError as error:
+            return error.status == 500
+        return False
+
+    await until(are_called)
+
+
 def record(kubeconfig: Path) -> None:
     """Write v1alpha1.json."""
     install(Peer(kubeconfig))
     asyncio.run(_record(kubeconfig))
 
 
-async def _is_served(client: KubeClient) -> bool:
+async def is_served(client: KubeClient) -> bool:
     """Return True if the API serves each kind in v1alpha1."""
     try:
         for resource in (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW):
@@ -202,10 +232,9 @@ async def _record(kubeconfig: Path) -> None:
     client = await KubeClient.connect(kubeconfig)
     hook = served_v1alpha1()
     async with contextlib.AsyncExitStack() as exits:
-        exits.push_async_callback(client.close)
         webhooks = await exits.enter_async_context(serving_webhooks(client, hook))
         # A kube-apiserver learns of new versions by a watch of its own.
-        await until(partial(_is_served, client))
+        await until(partial(is_served, client))
         config = (await client.get(CRD, DEFINITIONS[0], None))["spec"]["conversion"]["webhook"]["clientConfig"]
         bundle = base64.b64decode(config["caBundle"])
         if await served_v1alpha1().register(client, webhooks.address(hook), bundle):
@@ -213,5 +242,8 @@ async def _record(kubeconfig: Path) -> None:
         playing = await player(client)
         played, replaced = await playing.play(), await playing.replace()
         version = await client._call("GET", "/version")
-    recorded = {"server": version["gitVersion"], **played, "replaced": replaced}
+    await break_webhooks(client, bundle)
+    outage = await (await player(client)).outage()
+    await client.close()
+    recorded = {"server": version["gitVersion"], **played, "replaced": replaced, "outage": outage}
     Path(__file__).with_name("v1alpha1.json").write_text(recordings.layout(recorded) + "\n")

@@ -866,11 +866,16 @@ async def test_power_state_that_changed_while_no_process_ran_is_written_at_the_s
 LEASE_NAME = "e74dec1a.bmc.tinkerbell.org"
 
 
-def lease(renewed: int, namespace: str = "rufio-system", holder: str = "rufio-7d9f_4f6c") -> dict[str, object]:
+FORMER_LEASE_NAME = "e74dec1a.tinkerbell.org"
+
+
+def lease(
+    renewed: int, namespace: str = "rufio-system", holder: str = "rufio-7d9f_4f6c", name: str = LEASE_NAME
+) -> dict[str, object]:
     return {
         "apiVersion": LEASE.api_version,
         "kind": "Lease",
-        "metadata": {"name": LEASE_NAME, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "holderIdentity": holder,
             "leaseDurationSeconds": 15,
@@ -884,26 +889,27 @@ def waits_for_rufio(rig: Rig) -> float:
     return next(sample.value for sample in found if sample.name == "tinkedge_bmc_waits_for_rufio")
 
 
-async def renew(rig: Rig, namespace: str = "rufio-system") -> None:
+async def renew(rig: Rig, namespace: str = "rufio-system", name: str = LEASE_NAME) -> None:
     for renewed in range(0, 3600, 2):
-        rig.api.put(lease(renewed, namespace))
+        rig.api.put(lease(renewed, namespace, name=name))
         await elapse(2)
 
 
 @virtual
+@pytest.mark.parametrize("name", [LEASE_NAME, FORMER_LEASE_NAME])
 @pytest.mark.parametrize("namespace", ["rufio-system", "default"])
 async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_that(
-    namespace: str, caplog: pytest.LogCaptureFixture
+    namespace: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig(machine(), secret(), lease(0, namespace))
-    rufio = asyncio.create_task(renew(rig, namespace))
+    rig = Rig(machine(), secret(), lease(0, namespace, name=name))
+    rufio = asyncio.create_task(renew(rig, namespace, name))
     async with rig.running():
         await elapse(300)
         assert rig.tried == []
         assert "Rufio" in rig.manager.note
         assert "rufio-7d9f_4f6c" in rig.manager.note
         assert waits_for_rufio(rig) == 1
-        assert re.findall("BMC control waits: the Rufio (?:rufio-system/)?rufio-7d9f_4f6c works", caplog.text)
+        assert re.findall("BMC control waits: the Rufio (?:rufio-system/|default/)?rufio-7d9f_4f6c works", caplog.text)
         rufio.cancel()
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
         assert rig.manager.note == ""
@@ -917,11 +923,15 @@ async def test_control_waits_while_a_rufio_renews_its_lease_and_begins_after_tha
 
 
 @virtual
-async def test_rufio_that_starts_later_in_another_namespace_stops_control() -> None:
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("rufio-system", LEASE_NAME), ("rufio-system", FORMER_LEASE_NAME), ("default", FORMER_LEASE_NAME)],
+)
+async def test_rufio_that_starts_later_with_a_lease_of_its_own_stops_control(namespace: str, name: str) -> None:
     rig = Rig(machine(), secret())
     async with rig.running(poll_interval=30.0):
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
-        rufio = asyncio.create_task(renew(rig))
+        rufio = asyncio.create_task(renew(rig, namespace, name))
         await rig.until(lambda: rig.manager.note, within=30)
         await elapse(15)
         rig.tried.clear()
@@ -936,11 +946,12 @@ async def test_control_works_where_leases_of_all_namespaces_may_not_be_listed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig(machine(), secret())
-    rig.api.fail("list", *[ApiError(403, "Forbidden", "no rights")] * 3, of=LEASE)
+    rig.api.fail("list", *[ApiError(403, "Forbidden", "no rights")] * 6, of=LEASE)
     async with rig.running():
         await rig.until_condition(MACHINE, "bmc1", "Contactable")
         await elapse(30)
-    assert caplog.text.count("BMC control can't notice a Rufio in other namespaces") == 1
+    for name in (LEASE_NAME, FORMER_LEASE_NAME):
+        assert caplog.text.count(f"BMC control can't notice a Rufio that holds the Lease {name}") == 1
 
 
 @virtual

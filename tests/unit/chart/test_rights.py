@@ -53,6 +53,7 @@ RIGHTS = {
         "cluster: tinkerbell.org/workflows: get,list,patch,watch",
         "cluster: tinkerbell.org/workflows/status: patch",
         "cluster: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: list",
+        "cluster: coordination.k8s.io/leases[e74dec1a.tinkerbell.org]: list",
         "cluster: /secrets: get",
         "tinkedge: coordination.k8s.io/leases: create",
         "tinkedge: coordination.k8s.io/leases[e74dec1a.bmc.tinkerbell.org]: get,patch,watch",

@@ -2,6 +2,7 @@
 
 Both programs sent these requests to the embedded API, in this order. `capt.json` has the writes of a
 run of CAPT's manager with three machines, and those of the components around it (`python -m tests.capt --record`).
+`capt_move.json` has those of a run in which `clusterctl move` takes two machines to another API.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tink.kube.client import ApiError
 from tink.kube.resources import (
     HARDWARE,
     JOB,
+    MACHINE,
     OLD_HARDWARE,
     OLD_TEMPLATE,
     OLD_WORKFLOW,
@@ -34,7 +36,10 @@ from tink.versions import text_of
 from tink.webhooks.admission import ReviewPlugin
 
 RECORDED: list[Raw] = json.loads((Path(__file__).parent / "capt.json").read_text())
-RESOURCES = {each.path("default"): each for each in (OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, WORKFLOW, JOB)}
+MOVED: list[Raw] = json.loads((Path(__file__).parent / "capt_move.json").read_text())
+RESOURCES = {
+    each.path("default"): each for each in (HARDWARE, OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, WORKFLOW, JOB, MACHINE)
+}
 MAC = "52:54:00:12:34:56"
 FINALIZER = "infrastructure.cluster.x-k8s.io/tinkerbellmachine"
 OWNER = {"v1alpha1.tinkerbell.org/ownerName": "tm1", "v1alpha1.tinkerbell.org/ownerNamespace": "default"}
@@ -125,6 +130,8 @@ class Site:
         match request["method"]:
             case "POST":
                 await self.make(request["body"], resource)
+            case "PATCH" if request["content_type"] == "application/json-patch+json":
+                await self.api.send("PATCH", resource, name, request["body"], content=request["content_type"])
             case "PATCH":
                 assert request["content_type"] == "application/merge-patch+json"
                 await self.patch(resource, name, request["body"], subresource=subresource or None)
@@ -270,6 +277,34 @@ async def test_workflows_of_the_recorded_run_are_read_as_v1alpha1_when_their_sta
             assert (name, old["status"]["state"]) == (name, words[state])
             changes += 1
     assert changes == 12
+
+
+async def test_machines_that_clusterctl_moves_are_as_before_and_no_workflow_comes_with_them() -> None:
+    source, target = Site(), Site()
+    before: dict[str, tuple[Raw, Raw]] = {}
+
+    async def hardware(site: Site) -> dict[str, tuple[Raw, Raw]]:
+        names = [each["metadata"]["name"] for each in site.api.objects(HARDWARE)]
+        return {
+            name: (written(await site.get(OLD_HARDWARE, name)), (await site.get(HARDWARE, name))["spec"])
+            for name in names
+        }
+
+    for request in MOVED:
+        if request["status"] >= 400:
+            continue
+        if request["by"] == "clusterctl" and not before:
+            before = await hardware(source)
+        if "delete-for-move" in json.dumps(request.get("body")) and request["path"].endswith("/hw-0"):
+            assert await hardware(target) == before
+            assert [len(target.api.objects(each)) for each in (MACHINE, TEMPLATE, WORKFLOW, JOB)] == [1, 0, 0, 0]
+        await (target if request.get("api") else source).replay(request)
+    assert sorted(before) == ["hw-0", "hw-1"]
+    for old, _ in before.values():
+        assert old["annotations"] == {"v1alpha1.tinkerbell.org/provisioned": "true"}
+        assert (old["finalizers"], old["labels"]["type"]) == ([FINALIZER], "node")
+    assert [source.api.objects(each) for each in (HARDWARE, MACHINE)] == [[], []]
+    assert [each["metadata"]["labels"] for each in target.api.objects(HARDWARE)] == [{"type": "node"}] * 2
 
 
 async def test_fields_that_an_operator_adds_in_v1alpha2_survive_the_requests_of_capt(site: Site) -> None:

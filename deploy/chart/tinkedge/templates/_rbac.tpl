@@ -402,7 +402,7 @@ labels:
 # The Lease of a Rufio: while one runs, the controller leaves BMCs alone.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ include "tinkedge.rufioLease" . }}]
+  resourceNames: [{{ include "tinkedge.rufioLease" . }}, e74dec1a.tinkerbell.org]
   verbs: [list]
 {{- end }}
 
