@@ -267,6 +267,16 @@ class OperatingSystem(SnakeModel):
     os_slug: str | None = _kept("Short name of the distribution.")
 
 
+class PreinstalledSystem(SnakeModel):
+    """The fields of an operating system, which have no effect on a preinstalled one."""
+
+    slug: str | None = _kept("Short name with the version, such as ubuntu_24_04.")
+    distro: str | None = _kept("Name of the distribution.")
+    version: str | None = _kept("Version of the distribution.")
+    image_tag: str | None = _kept("Tag of the image.")
+    os_slug: str | None = _kept("Short name of the distribution.")
+
+
 class InstanceIP(SnakeModel):
     """An address of the installed system."""
 
@@ -376,7 +386,9 @@ class MetadataManufacturer(SnakeModel):
 class MetadataCustom(SnakeModel):
     """Further metadata of a machine."""
 
-    preinstalled_operating_system_version: OperatingSystem | None = _kept("The operating system that was preinstalled.")
+    preinstalled_operating_system_version: PreinstalledSystem | None = _kept(
+        "The operating system that was preinstalled."
+    )
     private_subnets: list[str] | None = _kept("Private networks of the machine.")
 
 
@@ -613,7 +625,8 @@ class HardwareSpec(OldModel):
     bmc_ref: BMCReference | None = _served("The Machine (bmc.tinkerbell.org) whose BMC controls the machine.")
     interfaces: list[Interface] | None = _served("The network interfaces.")
     references: dict[str, Reference] | None = _kept(
-        "Objects for Templates, by name. Rendering of a Template with .references fails, as in upstream's default."
+        "Objects for Templates, by name. They are not read: .references of a Template is empty, as in upstream's "
+        "default."
     )
     metadata: HardwareMetadata | None = _served("Metadata of the machine.")
     tink_version: int | None = _kept("Version of Tinkerbell. Upstream does not use it either.")
@@ -655,8 +668,8 @@ class TemplateSpec(OldModel):
     """The text of a Template."""
 
     data: str | None = _served(
-        "Go template of a YAML document with one task and its actions. It is rendered for each Workflow, as upstream "
-        "does. At most 192 KiB.",
+        "Go template of a YAML document with a task and its actions, or several tasks of one worker. It is rendered "
+        "for each Workflow, as upstream does. At most 192 KiB.",
         extra=checked(_TEXT_SIZE, maxLength=MAX_TEMPLATE_BYTES),
     )
 
