@@ -74,7 +74,7 @@ def restore(new: Raw, old: Raw) -> None:
     new["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: kept, **annotations}
 
 
-def hardware_mistakes(hardware: Raw) -> list[Mistake]:
+def ignored_field_mistakes(hardware: Raw) -> list[Mistake]:
     """Return the mistake of a stored Hardware with fields of v1alpha1 that have no effect, if it has any."""
     found = ignored_fields(hardware)
     if not found:
@@ -95,7 +95,7 @@ __all__ = [
     "ConversionError",
     "Kind",
     "convert",
-    "hardware_mistakes",
+    "ignored_field_mistakes",
     "restore",
     "text_of",
 ]
