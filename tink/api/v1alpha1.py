@@ -169,7 +169,10 @@ class DHCP(SnakeModel):
     name_servers: list[str] | None = _served("Nameservers to serve: IPv4 addresses, or IPv6 addresses for DHCPv6.")
     time_servers: list[str] | None = _served("Time servers to serve: IPv4 addresses or host names.")
     arch: str | None = _kept("Architecture of the machine, such as x86_64. The firmware reports it in each request.")
-    uefi: bool | None = _kept("True if the machine boots by UEFI. The firmware reports it in each request.")
+    uefi: bool | None = _served(
+        "True if the machine boots by UEFI, false if by BIOS: the mode of the boot device that a BMC is given. True of "
+        "one interface counts. Absent: the mode that the BMC reports, else UEFI."
+    )
     iface_name: str | None = _kept("Name of the interface.")
     ip: IP | None = _served("The address of the interface.")
     vlan_id: str | None = _served("VLAN to which iPXE changes before it continues.", extra={"pattern": _VLANS})

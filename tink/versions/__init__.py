@@ -21,7 +21,7 @@ from tink.api.mistakes import Mistake
 from tink.api.mistakes import Reason as MistakeReason
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions.hardware import HARDWARE, ignored_fields
+from tink.versions.hardware import HARDWARE, ignored_fields, is_uefi
 from tink.versions.residue import NEW, OLD, Kind, translate
 from tink.versions.template import TEMPLATE, text_of
 from tink.versions.workflow import WORKFLOW
@@ -96,6 +96,7 @@ __all__ = [
     "Kind",
     "convert",
     "ignored_field_mistakes",
+    "is_uefi",
     "restore",
     "text_of",
 ]

@@ -561,6 +561,17 @@ def ignored_fields(hardware: Raw) -> list[str]:
     return found
 
 
+def is_uefi(hardware: Raw) -> bool | None:
+    """Return `dhcp.uefi` of a stored Hardware that was written in v1alpha1; None if no interface has it.
+
+    Tinkerbell takes True if one interface has it (tink/controller/internal/workflow/pre.go). Raises nothing.
+    """
+    old = translate({**hardware, "apiVersion": NEW}, HARDWARE, OLD)
+    modes = [_at(each, ("dhcp", "uefi")) for each in _list(as_mapping(old.get("spec")).get("interfaces"))]
+    known = [mode for mode in modes if isinstance(mode, bool)]
+    return any(known) if known else None
+
+
 def _at(value: Any, path: Iterable[str]) -> Any:
     for name in path:
         value = as_mapping(value).get(name)

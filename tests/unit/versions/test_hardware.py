@@ -33,7 +33,7 @@ from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
 from tink.mistakes import hardware_mistakes
-from tink.versions import NEW, OLD, ConversionError, convert, ignored_field_mistakes, restore
+from tink.versions import NEW, OLD, ConversionError, convert, ignored_field_mistakes, is_uefi, restore
 from tink.versions.hardware import DEFAULT_OSIE, IGNORED
 from tink.versions.residue import PLAIN, difference, same
 
@@ -978,6 +978,16 @@ def test_fields_without_an_effect_are_a_mistake_by_name() -> None:
     )
     del interface["isoboot"], interface["dhcp"]["domain_name"], interface["netboot"]["osie"]
     assert ignored_field_mistakes(up(old_hardware(interface))) == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [((True,), True), ((False,), False), ((False, True), True), ((None, False), False), ((None,), None), ((), None)],
+)
+def test_firmware_mode_is_uefi_if_one_interface_has_it(modes: tuple[bool | None, ...], expected: bool | None) -> None:
+    dhcp = [{"ip": {"address": "10.0.0.5"}} | ({} if mode is None else {"uefi": mode}) for mode in modes]
+    assert is_uefi(up(old_hardware(*[{"dhcp": each} for each in dhcp], agentID="a"))) is expected
+    assert is_uefi(completed(objects.hardware())) is None
 
 
 def test_mistakes_of_both_versions_come_together_the_worst_first() -> None:
