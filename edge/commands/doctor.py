@@ -36,6 +36,7 @@ from edge.doctor import (
     check_osies,
     check_running_edge,
     check_serving,
+    check_tinkerbell,
     check_upstream_edge,
     note,
     passed,
@@ -184,6 +185,12 @@ def _check_up(services: frozenset[Service], serving: ExaminedServices, given: di
         check_running_edge(data_dir, given["admin_address"], given["admin_port"]),
         check_upstream_edge(upstream, given["metadata_token_key"]),
         check_osies(given["manifests"], kubeconfig),
+        check_tinkerbell(
+            kubeconfig,
+            is_embedded=Service.APISERVER in services,
+            serves_v1alpha1=bool(services & {Service.APISERVER, Service.V1ALPHA1}),
+            has_bmc=Service.BMC in services,
+        ),
         check_discovery(given["discover"], serving, kubeconfig, given["manifests"], has_relays=bool(given["relays"])),
     )
 

@@ -2,6 +2,7 @@
 
 The code is that of the API server, the controller and the edge. The objects are first defaulted and validated as if
 they were applied. So a template sees the same values as later, and errors that the API would report are reported here.
+Objects of v1alpha1 are converted as the API does where it serves both versions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import orjson
@@ -18,12 +19,14 @@ import yaml
 
 from edge.settings import FilePath, types
 from tink.api import crds
-from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
-from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
+from tink.api.annotations import INCOMPLETE_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
+from tink.api.v1alpha2 import API_VERSION, GROUP, Hardware, Raw, as_mapping
 from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.kubeapi import Checker, compile_definition
-from tink.template import TemplateError, render_actions
+from tink.template import TemplateError
+
+_OLD: Final = f"{GROUP}/v1alpha1"
 
 
 @click.command()
@@ -34,7 +37,7 @@ from tink.template import TemplateError, render_actions
     type=FilePath(exists=True),
     multiple=True,
     required=True,
-    help="File or directory with the Hardware, the Template and the Workflow. Repeatable.",
+    help="File or directory with the Hardware, the Template and the Workflow, in v1alpha2 or v1alpha1. Repeatable.",
 )
 @click.option(
     "--netboot",
@@ -47,6 +50,8 @@ from tink.template import TemplateError, render_actions
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, output: str) -> None:
     """Show the rendered actions of a Workflow without running it.
+
+    Fields of a v1alpha1 Template that have no effect are listed on standard error.
 
     With --netboot, show the scripts that machines netboot, such as an installer without a Workflow. They are those of
     an edge without other options.
@@ -67,17 +72,21 @@ Manifest = tuple[Path, Raw]
 
 
 def _actions(manifests: list[Manifest], workflow: Manifest) -> list[dict[str, Any]]:
+    from tink.versions.rendering import render_template  # it takes time to import
+
     stored = _as_stored(workflow)
-    hardware = _as_stored(_referenced(manifests, workflow, "Hardware", "hardwareRef"))
-    template = _referenced(manifests, workflow, "Template", "templateRef")
+    hardware = _as_stored(_referenced(manifests, workflow, stored, "Hardware", "hardwareRef"))
+    template = _referenced(manifests, workflow, stored, "Template", "templateRef")
     try:
-        actions = render_actions(_as_stored(template), hardware, stored["spec"].get("templateParams") or {})
+        found = render_template(_as_stored(template), hardware, stored["spec"].get("templateParams") or {})
     except TemplateError as error:
         raise _wrong(template, str(error)) from error
-    problem = unusable(stored, actions)
+    problem = unusable(stored, found.actions)
     if problem is not None:
         raise _wrong(template, problem)
-    return actions
+    for each in found.ignored:
+        click.echo(f"no effect: {each}", err=True)
+    return found.actions
 
 
 def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
@@ -102,9 +111,9 @@ def _no_workflow(manifests: list[Manifest]) -> str:
     counts = {kind if version == API_VERSION else f"{version} {kind}": n for (version, kind), n in versions.items()}
     seen = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no Kubernetes object"
     return (
-        f"there is no Workflow ({API_VERSION}) in the files, which have {seen}. Name the files of a Workflow, and of "
-        "its Hardware and Template, such as: tinkedge render -f hardware.yaml -f template.yaml -f workflow.yaml. "
-        "--netboot IP, the address of the edge, shows the script that a machine netboots"
+        f"there is no Workflow ({API_VERSION}, or v1alpha1) in the files, which have {seen}. Name the files of a "
+        "Workflow, and of its Hardware and Template, such as: tinkedge render -f hardware.yaml -f template.yaml "
+        "-f workflow.yaml. --netboot IP, the address of the edge, shows the script that a machine netboots"
     )
 
 
@@ -121,7 +130,10 @@ def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
         parameters = _kernel_parameters(manifests, named, _namespace(manifest[1]))
         for mac, card in hardware.spec.network_interfaces.items():
             if card.disable_netboot:
-                yield f"# {hardware.metadata.name}, {mac}: spec.networkInterfaces[{mac}].disableNetboot is true"
+                path = f"spec.networkInterfaces[{mac}].disableNetboot is true"
+                if manifest[1]["apiVersion"] == _OLD:
+                    path = "no netboot.allowPXE of this interface is true"
+                yield f"# {hardware.metadata.name}, {mac}: {path}"
                 continue
             try:
                 script = compiler.compile(mac, hardware, EdgeOrigin(edge), parameters)
@@ -139,22 +151,31 @@ def _kernel_parameters(manifests: list[Manifest], osie: str, namespace: str) -> 
     return ""
 
 
-def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field: str) -> Manifest:
-    file, referrer = workflow
-    name = referrer["spec"][field]["name"]
+def _referenced(manifests: list[Manifest], workflow: Manifest, stored: Raw, kind: str, field: str) -> Manifest:
+    """Return the object that a Workflow, which is `stored` in v1alpha2, names. Raises ManifestError."""
+    referrer, name = workflow[1], stored["spec"][field]["name"]
     for manifest in manifests:
         if _is(manifest[1], kind) and _full_name(manifest[1]) == f"{_namespace(referrer)}/{name}":
             return manifest
-    raise ManifestError(
-        f"{file}: Workflow {referrer['metadata']['name']}: spec.{field}.name: no {kind} {name!r} of namespace "
-        f"{_namespace(referrer)} in the files"
-    )
+    if referrer["apiVersion"] == _OLD and not as_mapping(referrer.get("spec")).get(field):
+        raise _wrong(workflow, stored["metadata"]["annotations"][INCOMPLETE_ANNOTATION])
+    path = f"spec.{field}" if referrer["apiVersion"] == _OLD else f"spec.{field}.name"
+    raise _wrong(workflow, f"{path}: no {kind} {name!r} of namespace {_namespace(referrer)} in the files")
 
 
 def _as_stored(manifest: Manifest) -> Raw:
     """Return the object as the API would store it, with defaults. Raises ManifestError if the API would reject it."""
     _, obj = manifest
-    checked = checkers()[obj["kind"]].check(obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}})
+    named = obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}}
+    if obj["apiVersion"] == _OLD:
+        from tink.versions import convert  # it takes time to import
+
+        named = convert(_completed(manifest, _old_checkers()[obj["kind"]], named), API_VERSION)
+    return _completed(manifest, checkers()[obj["kind"]], named)
+
+
+def _completed(manifest: Manifest, checker: Checker, obj: Raw) -> Raw:
+    checked = checker.check(obj)
     if checked.problems:
         raise _wrong(manifest, "; ".join(checked.problems))
     return checked.object
@@ -167,13 +188,22 @@ def checkers() -> dict[str, Checker]:
     return {each.kind: each for each in found if each.api_version == API_VERSION}
 
 
+@cache
+def _old_checkers() -> dict[str, Checker]:
+    """Return a checker for each kind of v1alpha1 that v1alpha2 has, too."""
+    definitions = crds.generate(serve_v1alpha1=True)
+    found = [each for definition in definitions for each in compile_definition(definition).values()]
+    return {each.kind: each for each in found if each.api_version == _OLD}
+
+
 def _wrong(manifest: Manifest, problem: str) -> ManifestError:
     file, obj = manifest
     return ManifestError(f"{file}: {obj['kind']} {obj['metadata']['name']}: {problem}")
 
 
 def _is(obj: Raw, kind: str) -> bool:
-    return (obj["apiVersion"], obj["kind"]) == (API_VERSION, kind)
+    is_old = obj["apiVersion"] == _OLD and kind != "OSIE"  # v1alpha1 has none
+    return obj["kind"] == kind and (is_old or obj["apiVersion"] == API_VERSION)
 
 
 def _full_name(obj: Raw) -> str:

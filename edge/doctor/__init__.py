@@ -25,6 +25,7 @@ from edge.doctor.services import (
     check_running_edge,
     check_upstream_edge,
 )
+from edge.doctor.tinkerbell import check_tinkerbell
 
 __all__ = [
     "PORTS",
@@ -46,6 +47,7 @@ __all__ = [
     "check_osies",
     "check_running_edge",
     "check_serving",
+    "check_tinkerbell",
     "check_upstream_edge",
     "in_order",
     "is_clock_synchronised",

@@ -1,4 +1,4 @@
-"""Writes the condition `Misconfigured` of a Hardware with a mistake (`tink.api.mistakes` detects them).
+"""Writes the condition `Misconfigured` of a Hardware with a mistake (`tink.mistakes` detects them).
 
 A Hardware is checked after a change of itself, of an OSIE or of this edge's networks. A condition that has to change is
 written a moment later, after another check, so that objects that are applied together are checked together. Only a
@@ -27,22 +27,20 @@ from typing import Any
 
 from edge.machines.conditions import Condition, StatusWriter, condition, condition_of, differs, write
 from edge.machines.inventory import Machine
-from tink.api.annotations import V1ALPHA1_ANNOTATION
 from tink.api.mistakes import (
     Mistake,
     NetworkSet,
     Reason,
     Site,
-    hardware_mistakes,
     network_of,
     osie_mistakes,
-    worst_first,
 )
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.limits import Newest
+from tink.mistakes import hardware_mistakes
 
 log = logging.getLogger(__name__)
 
@@ -196,11 +194,6 @@ class MistakeWriter(StatusWriter):
         """Return the condition to write, or None if the current one stays."""
         current = condition_of(obj, MISCONFIGURED)
         found = hardware_mistakes(obj, site, self._osies.get if self._osies is not None else None)
-        if V1ALPHA1_ANNOTATION in as_mapping(obj["metadata"].get("annotations")):
-            # Imported here, because the conversion takes time to import, and few sites need it.
-            from tink import versions
-
-            found = worst_first(found + versions.hardware_mistakes(obj))
         self._log_unknown_networks(key, obj, site, found)
         if self._is_anothers(obj, current, found, site):
             return None

@@ -65,7 +65,7 @@ from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
-from tink.controller import WorkflowController
+from tink.controller import UpstreamWatch, WorkflowController, followed_definitions
 from tink.discovery.admission import Admission
 from tink.discovery.expected import ExpectedMachines
 from tink.files.data_directory import claim
@@ -191,6 +191,7 @@ class Stack:
         self._elector: LeaderElector | None = None
         self._electors: list[LeaderElector] = []
         self._bmc: BmcManager | None = None
+        self._upstream: UpstreamWatch | None = None
         self._fixed: AgentsAddresses | None = None
         self._archive: Archive | None = None
         self._expected: ExpectedMachines | None = None
@@ -270,6 +271,7 @@ class Stack:
         notes = [self._contact.note, saved, leadership, self.agents_note]
         notes += [self._applier.note] if self._applier is not None else []
         notes += [self._bmc.note] if self._bmc is not None else []
+        notes += [self._upstream.note] if self._upstream is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
@@ -631,6 +633,19 @@ class Stack:
         if self._applier is not None and self._settings.manifests is not None:
             await self._applier.apply_and_wait(self._informers)
             self._spawn(self._applier.run(), "manifests")
+        self._watch_upstream()
+
+    def _watch_upstream(self) -> None:
+        """Watch for a Tinkerbell on this API. The webhook for v1alpha1 has tried to register itself before."""
+        services = self._settings.services
+        if Service.CONTROLLER not in services or (self._api is None and Service.V1ALPHA1 not in services):
+            return  # In a cluster, only the rights for v1alpha1 let the controller read definitions.
+        definitions = followed_definitions(
+            is_embedded=self._api is not None, serves_v1alpha1=True, has_bmc=Service.BMC in services
+        )
+        watch = self._upstream = UpstreamWatch(self._client, definitions)
+        self.metrics.register(Scraped(watch.metrics))
+        self._spawn(watch.run(), "a Tinkerbell on this API")
 
     # --- controller and gRPC server -----------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from tests.ports import free_port
 from tests.unit.versions.test_served import machine
 from tests.waiting import until
 from tink import versions
-from tink.api.crds import generate
+from tink.api.crds import generate, generate_bmc
+from tink.controller import UpstreamWatch, followed_definitions
 from tink.kube.client import KubeClient
 from tink.kube.resources import CRD, HARDWARE, NAMESPACE, OLD_HARDWARE, SECRET
 from tink.webhooks.conversion import definitions_with_v1alpha1, served_v1alpha1
@@ -75,7 +76,8 @@ async def test_hardware_keeps_its_owner_while_no_webhook_answers(tmp_path: Path)
 
 
 async def test_controller_registers_with_its_rights_and_needs_every_rule(tmp_path: Path) -> None:
-    async with serving(tmp_path / "state", definitions_with_v1alpha1("tinkedge", "tinkedge-webhooks")) as (api, client):
+    definitions = [*definitions_with_v1alpha1("tinkedge", "tinkedge-webhooks"), *generate_bmc()]
+    async with serving(tmp_path / "state", definitions) as (api, client):
         await client.create(NAMESPACE, {"metadata": {"name": "tinkedge"}})
         documents = yaml.safe_load_all((DEPLOY / "webhooks.yaml").read_text())
         (secret,) = [each for each in documents if each["kind"] == "Secret"]
@@ -90,6 +92,12 @@ async def test_controller_registers_with_its_rights_and_needs_every_rule(tmp_pat
         try:
             await webhooks.start()
             await webhooks.stop()
+            watch = UpstreamWatch(limited, followed_definitions(is_embedded=False, serves_v1alpha1=True, has_bmc=True))
+            watching = asyncio.create_task(watch.run())
+            await until(lambda: not rights & set(standing.unused()), lambda: standing.unused())
+            watching.cancel()
+            await asyncio.wait([watching])
+            assert watch.note == ""
         finally:
             await limited.close()
             await standing.stop()

@@ -169,7 +169,10 @@ class DHCP(SnakeModel):
     name_servers: list[str] | None = _served("Nameservers to serve: IPv4 addresses, or IPv6 addresses for DHCPv6.")
     time_servers: list[str] | None = _served("Time servers to serve: IPv4 addresses or host names.")
     arch: str | None = _kept("Architecture of the machine, such as x86_64. The firmware reports it in each request.")
-    uefi: bool | None = _kept("True if the machine boots by UEFI. The firmware reports it in each request.")
+    uefi: bool | None = _served(
+        "True if the machine boots by UEFI, false if by BIOS: the mode of the boot device that a BMC is given. True of "
+        "one interface counts. Absent: the mode that the BMC reports, else UEFI."
+    )
     iface_name: str | None = _kept("Name of the interface.")
     ip: IP | None = _served("The address of the interface.")
     vlan_id: str | None = _served("VLAN to which iPXE changes before it continues.", extra={"pattern": _VLANS})
@@ -264,6 +267,16 @@ class OperatingSystem(SnakeModel):
     distro: str | None = _served("Name of the distribution.")
     version: str | None = _served("Version of the distribution.")
     image_tag: str | None = _served("Tag of the image.")
+    os_slug: str | None = _kept("Short name of the distribution.")
+
+
+class PreinstalledSystem(SnakeModel):
+    """The fields of an operating system, which have no effect on a preinstalled one."""
+
+    slug: str | None = _kept("Short name with the version, such as ubuntu_24_04.")
+    distro: str | None = _kept("Name of the distribution.")
+    version: str | None = _kept("Version of the distribution.")
+    image_tag: str | None = _kept("Tag of the image.")
     os_slug: str | None = _kept("Short name of the distribution.")
 
 
@@ -376,7 +389,9 @@ class MetadataManufacturer(SnakeModel):
 class MetadataCustom(SnakeModel):
     """Further metadata of a machine."""
 
-    preinstalled_operating_system_version: OperatingSystem | None = _kept("The operating system that was preinstalled.")
+    preinstalled_operating_system_version: PreinstalledSystem | None = _kept(
+        "The operating system that was preinstalled."
+    )
     private_subnets: list[str] | None = _kept("Private networks of the machine.")
 
 
@@ -613,7 +628,8 @@ class HardwareSpec(OldModel):
     bmc_ref: BMCReference | None = _served("The Machine (bmc.tinkerbell.org) whose BMC controls the machine.")
     interfaces: list[Interface] | None = _served("The network interfaces.")
     references: dict[str, Reference] | None = _kept(
-        "Objects for Templates, by name. Rendering of a Template with .references fails, as in upstream's default."
+        "Objects for Templates, by name. They are not read: .references of a Template is empty, as in upstream's "
+        "default."
     )
     metadata: HardwareMetadata | None = _served("Metadata of the machine.")
     tink_version: int | None = _kept("Version of Tinkerbell. Upstream does not use it either.")
@@ -655,8 +671,8 @@ class TemplateSpec(OldModel):
     """The text of a Template."""
 
     data: str | None = _served(
-        "Go template of a YAML document with one task and its actions. It is rendered for each Workflow, as upstream "
-        "does. At most 192 KiB.",
+        "Go template of a YAML document with a task and its actions, or several tasks of one worker. It is rendered "
+        "for each Workflow, as upstream does. At most 192 KiB.",
         extra=checked(_TEXT_SIZE, maxLength=MAX_TEMPLATE_BYTES),
     )
 

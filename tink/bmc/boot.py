@@ -142,19 +142,27 @@ class BootPart:
     protocol: str = ""
 
 
-def rungs(seen: Observation, protocols: Collection[str], *, has_http_url: bool, has_medium: bool) -> tuple[Rung, ...]:
+def rungs(
+    seen: Observation,
+    protocols: Collection[str],
+    *,
+    has_http_url: bool,
+    has_medium: bool,
+    is_uefi: bool | None = None,
+) -> tuple[Rung, ...]:
     """Return the ladder of a BMC, from what it reports. Never empty.
 
     `seen` was read with `boot` and `media`. `protocols` are those of the Machine. `has_http_url` and `has_medium`: the
-    edge has a boot URL, and a boot medium, for this machine.
+    edge has a boot URL, and a boot medium, for this machine. `is_uefi`: the firmware mode in the Hardware, if it has
+    one.
     """
     main, other = BootWay.PXE, BootWay.IPMI
     by_ipmi = [BootWay.IPMI] if seen.identity.redfish and "ipmi" in protocols else []
-    if by_ipmi and needs_ipmi(_wanted_boot(BootWay.PXE, seen), seen):
+    if by_ipmi and needs_ipmi(_wanted_boot(BootWay.PXE, seen, is_uefi=is_uefi), seen):
         main, other = BootWay.IPMI, BootWay.PXE
     offered = {
         BootWay.PXE: _offers(BootDevice.PXE, seen),
-        BootWay.HTTP: has_http_url and _offers_http(seen),
+        BootWay.HTTP: has_http_url and is_uefi is not False and _offers_http(seen),
         BootWay.CD: has_medium and _offers_cd(seen),
         BootWay.IPMI: bool(by_ipmi),
     }
@@ -164,15 +172,21 @@ def rungs(seen: Observation, protocols: Collection[str], *, has_http_url: bool, 
 
 
 def parts(
-    rung: Rung, seen: Observation, *, http_url: str, medium_url: str, protocols: Collection[str] = ()
+    rung: Rung,
+    seen: Observation,
+    *,
+    http_url: str,
+    medium_url: str,
+    protocols: Collection[str] = (),
+    is_uefi: bool | None = None,
 ) -> tuple[BootPart, ...]:
     """Return the operations of a rung, in order; none for the way `custom`.
 
     `seen` was read with `boot`, before this rung. `protocols` are those of the Machine. `medium_url` is the URL of the
     boot medium, or of the image for the way `iso`.
 
-    The boot mode is the one that the BMC reports, else UEFI; UEFI HTTP boot is always in mode UEFI. Without a boot
-    override of the BMC, the machine is only switched off and on.
+    The boot mode is the one in the Hardware (`is_uefi`), else the one that the BMC reports, else UEFI; UEFI HTTP boot
+    is always in mode UEFI. Without a boot override of the BMC, the machine is only switched off and on.
     """
     if rung.way is BootWay.CUSTOM:
         return ()
@@ -181,7 +195,7 @@ def parts(
     start = BootPart(BootReason.POWERING_ON, WantedPower(PowerAction.ON), protocol)
     boot: tuple[BootPart, ...] = ()
     if protocol or _offers(_DEVICES[rung.way], seen):
-        wanted, is_pxe = _wanted_boot(rung.way, seen, http_url), rung.way is BootWay.PXE
+        wanted, is_pxe = _wanted_boot(rung.way, seen, http_url, is_uefi=is_uefi), rung.way is BootWay.PXE
         if needs_ipmi(wanted, seen) and not protocol and (is_pxe or "ipmi" not in protocols):
             wanted = WantedBoot(wanted.device)  # quirk 11: by Redfish, the firmware keeps its own mode
         boot = (BootPart(BootReason.OVERRIDE_SET, wanted, protocol),)
@@ -217,13 +231,15 @@ def clean_up(seen: Observation, *, medium: str, has_installed: bool) -> tuple[Wa
     return (*boot, WantedMedium(medium)) if medium and is_full else boot
 
 
-def _wanted_boot(way: BootWay, seen: Observation, http_url: str = "") -> WantedBoot:
-    """Return the boot device of a way, for one boot, in the mode that the BMC reports; UEFI if it reports none."""
+def _wanted_boot(way: BootWay, seen: Observation, http_url: str = "", *, is_uefi: bool | None = None) -> WantedBoot:
+    """Return the boot device of a way, for one boot, in the mode of the Hardware, else the reported one, else UEFI."""
     device, boot = _DEVICES[way], seen.boot
     if device is BootDevice.HTTP:
         # Without HttpBootUri, the firmware gets the URL by DHCP (class HTTPClient).
         has_no_uri = quirks_for(seen.identity).http_boot_by_bios and (boot is None or boot.http_uri is None)
         return WantedBoot(device, mode=BootMode.UEFI, http_uri="" if has_no_uri else http_url)
+    if is_uefi is not None:
+        return WantedBoot(device, mode=BootMode.UEFI if is_uefi else BootMode.LEGACY)
     reported = [each.mode for each in (boot, seen.pending_boot) if each is not None and each.mode]
     is_legacy = bool(reported) and str(reported[0]).casefold() == BootMode.LEGACY.casefold()
     return WantedBoot(device, mode=BootMode.LEGACY if is_legacy else BootMode.UEFI)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from tink.api.annotations import V1ALPHA1_ANNOTATION
 from tink.api.v1alpha2 import BOOT_FINALIZER, BootWay, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.bmc.boot import PROGRESS_REASONS, BootReason, Rung
 from tink.bmc.connections import BmcContext
@@ -153,6 +154,15 @@ class BootCase:
     def macs(self) -> tuple[str, ...]:
         """The MAC addresses of the Hardware."""
         return tuple(as_mapping(as_mapping(self.hardware.get("spec")).get("networkInterfaces")))
+
+    @property
+    def is_uefi(self) -> bool | None:
+        """The firmware mode in a Hardware that was written in v1alpha1 (`dhcp.uefi`); None if it has none."""
+        if V1ALPHA1_ANNOTATION not in as_mapping(as_mapping(self.hardware.get("metadata")).get("annotations")):
+            return None
+        from tink.versions import is_uefi  # few sites have such Hardware
+
+        return is_uefi(self.hardware)
 
     @property
     def machine(self) -> NamespacedName | None:

@@ -440,7 +440,14 @@ class BootController(Collector):
                 return await self._step_back(case, other)
             case.memory.reading = None
             protocols = reach.connection.protocols
-            todo = parts(rung, seen, http_url=http_url, medium_url=medium_url, protocols=protocols)
+            todo = parts(
+                rung,
+                seen,
+                http_url=http_url,
+                medium_url=medium_url,
+                protocols=protocols,
+                is_uefi=case.is_uefi,
+            )
             before = ""
             try:
                 for part in todo:
@@ -485,7 +492,13 @@ class BootController(Collector):
     ) -> tuple[Rung, ...]:
         if case.mode == BootMode.ISOBOOT:
             return (Rung(BootWay.ISO, 1),)
-        ladder = rungs(seen, reach.connection.protocols, has_http_url=bool(http_url), has_medium=bool(medium_url))
+        ladder = rungs(
+            seen,
+            reach.connection.protocols,
+            has_http_url=bool(http_url),
+            has_medium=bool(medium_url),
+            is_uefi=case.is_uefi,
+        )
         return tuple(each for each in ladder if each not in case.memory.failed_rungs) or ladder
 
     async def _advance(

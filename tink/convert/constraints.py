@@ -10,8 +10,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from tink.api import bounds, patterns, rules
+from tink.api.v1alpha2 import RUFIO_GROUP
 from tink.mac import is_mac
 
 PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there: the action gets one of its own"
@@ -23,6 +25,8 @@ ROUTERS_ADVERTISE = "IPv6 routers advertise themselves: use your router, or this
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 _NO_UNICAST_IPV6 = patterns.compiled(patterns.NO_UNICAST_IPV6)
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
+_MACHINES = frozenset({"machine", f"machine.{RUFIO_GROUP}"})
+"""Kinds of v1alpha1's bmcRef that mean a Machine, in lower case."""
 _SPACE = patterns.compiled(patterns.SPACE)
 _VOLUME = patterns.compiled(patterns.VOLUME)
 _PARTITION = patterns.compiled(patterns.PARTITION)
@@ -156,6 +160,17 @@ def long_text(text: str) -> str | None:
     """Check user-data, vendor-data or a script."""
     longest = bounds.MAX_DATA_CHARACTERS
     return None if len(text) <= longest else f"longer than {longest} characters, the most that v1alpha2 takes"
+
+
+def machine_reference(group: Any, kind: Any) -> str | None:
+    """Return why a v1alpha1 bmcRef with this apiGroup and kind names no Machine; None if it names one.
+
+    Tinkerbell's documentation also writes the kind as machine.bmc.tinkerbell.org.
+    """
+    group, kind = group or RUFIO_GROUP, kind or "Machine"
+    if group == RUFIO_GROUP and isinstance(kind, str) and kind.lower() in _MACHINES:
+        return None
+    return f"v1alpha2 refers to a Machine of {RUFIO_GROUP}, not to the kind {kind} of {group}"
 
 
 def script(text: str) -> str | None:

@@ -13,10 +13,11 @@ No Python library renders Go templates correctly, so this package is our own. Te
 
 from tink.template.errors import TemplateError, TemplateSyntaxError
 from tink.template.fields import MAX_RESULT_BYTES, RenderedTemplate, parse_fields, render_actions, render_text
-from tink.template.v1alpha1 import render_v1alpha1
+from tink.template.v1alpha1 import NO_REFERENCES, render_v1alpha1
 
 __all__ = [
     "MAX_RESULT_BYTES",
+    "NO_REFERENCES",
     "RenderedTemplate",
     "TemplateError",
     "TemplateSyntaxError",

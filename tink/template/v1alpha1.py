@@ -14,6 +14,7 @@ The functions are `V1ALPHA1_FUNCTIONS`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -28,6 +29,12 @@ from tink.template.functions import V1ALPHA1_FUNCTIONS
 _NAME: Final = "workflow-template"
 """The name that Tinkerbell gives the template, which its error messages repeat."""
 
+NO_REFERENCES: Final = (
+    "spec.references of the Hardware is not read, so .references is empty: give the values in spec.hardwareMap of the "
+    "Workflow"
+)
+"""The reason why a template has no references, and the remedy."""
+_MISSING_KEY: Final = re.compile(r'<[^<>]*>: map has no entry for key "([^"]*)"')
 _cache: Final = ProgramCache(functions=V1ALPHA1_FUNCTIONS)
 
 
@@ -39,19 +46,19 @@ def render_v1alpha1(text: str, hardware: Raw, hardware_map: Mapping[str, str]) -
     """
     if "{{" not in text and byte_length(text) > RenderLimits().output:
         raise TemplateError(f"template: {_NAME}: the output is larger than {RenderLimits().output} bytes", name=_NAME)
-    references = as_mapping(as_mapping(hardware.get("spec")).get("references"))
     try:
         return render(text, _data(hardware, hardware_map), _NAME, cache=_cache)
     except TemplateError as error:
-        for name in references:
-            if f'map has no entry for key "{name}"' in str(error):
-                raise TemplateError(
-                    f"reference {name} denied: templates read no other objects: {error}",
-                    name=error.name,
-                    line=error.line,
-                    column=error.column,
-                ) from None
-        raise
+        references = as_mapping(as_mapping(hardware.get("spec")).get("references"))
+        missing = _MISSING_KEY.search(str(error))
+        if missing is None or not (missing[1] in references or ".references." in missing[0]):
+            raise
+        raise TemplateError(
+            f"reference {missing[1]} denied: {NO_REFERENCES}: {error}",
+            name=error.name,
+            line=error.line,
+            column=error.column,
+        ) from None
 
 
 def _data(hardware: Raw, hardware_map: Mapping[str, str]) -> dict[str, Value]:

@@ -21,7 +21,7 @@ from tink.api.mistakes import Mistake
 from tink.api.mistakes import Reason as MistakeReason
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.versions.hardware import HARDWARE, ignored_fields
+from tink.versions.hardware import HARDWARE, ignored_fields, is_uefi
 from tink.versions.residue import NEW, OLD, Kind, translate
 from tink.versions.template import TEMPLATE, text_of
 from tink.versions.workflow import WORKFLOW
@@ -74,7 +74,7 @@ def restore(new: Raw, old: Raw) -> None:
     new["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: kept, **annotations}
 
 
-def hardware_mistakes(hardware: Raw) -> list[Mistake]:
+def ignored_field_mistakes(hardware: Raw) -> list[Mistake]:
     """Return the mistake of a stored Hardware with fields of v1alpha1 that have no effect, if it has any."""
     found = ignored_fields(hardware)
     if not found:
@@ -95,7 +95,8 @@ __all__ = [
     "ConversionError",
     "Kind",
     "convert",
-    "hardware_mistakes",
+    "ignored_field_mistakes",
+    "is_uefi",
     "restore",
     "text_of",
 ]

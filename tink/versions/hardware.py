@@ -48,8 +48,6 @@ from tink.versions.residue import MISSING, NEW, OLD, PLAIN, UNIT, Kind, Structur
 
 _DEFAULT_LEASE_SECONDS: Final = 86400
 _DEFAULT_PREFIX_LENGTH: Final = 64
-_MACHINE_KINDS: Final = frozenset({"", "machine", f"machine.{RUFIO_GROUP}"})
-"""Kinds of v1alpha1's bmcRef that mean a Machine, in lower case. Tinkerbell's documentation writes the last one."""
 DEFAULT_OSIE: Final = "default"
 """The OSIE of machines that are written in v1alpha1, in their namespace. v1alpha1 has no reference to an OSIE:
 Tinkerbell boots the one of its settings. An operator may name another one in v1alpha2.
@@ -172,9 +170,8 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_machine(reference: Raw) -> bool:
-    group, kind = reference.get("apiGroup"), reference.get("kind") or ""
-    is_known = (group or RUFIO_GROUP) == RUFIO_GROUP and isinstance(kind, str) and kind.lower() in _MACHINE_KINDS
-    return is_known and _good(reference.get("name"), constraints.object_name)
+    refusal = constraints.machine_reference(reference.get("apiGroup"), reference.get("kind"))
+    return refusal is None and _good(reference.get("name"), constraints.object_name)
 
 
 def _accepted(values: Iterable[Any], check: Check, most: int) -> list[str]:
@@ -562,6 +559,17 @@ def ignored_fields(hardware: Raw) -> list[str]:
         if _mac_of(interface) is None:
             found.append(f"{at} (it has no usable dhcp.mac)")
     return found
+
+
+def is_uefi(hardware: Raw) -> bool | None:
+    """Return `dhcp.uefi` of a stored Hardware that was written in v1alpha1; None if no interface has it.
+
+    Tinkerbell takes True if one interface has it (tink/controller/internal/workflow/pre.go). Raises nothing.
+    """
+    old = translate({**hardware, "apiVersion": NEW}, HARDWARE, OLD)
+    modes = [_at(each, ("dhcp", "uefi")) for each in _list(as_mapping(old.get("spec")).get("interfaces"))]
+    known = [mode for mode in modes if isinstance(mode, bool)]
+    return any(known) if known else None
 
 
 def _at(value: Any, path: Iterable[str]) -> Any:

@@ -3,14 +3,17 @@
 Tinkerbell renders the text, and go-yaml reads the result into Go structs (tinkerbell/tinkerbell,
 tink/controller/internal/workflow). So a text field takes a scalar as it is written (`MODE: 0600` is "0600"), unknown
 fields are ignored, and a null in a list of texts is left out. Each field has the meaning that `tinkedge convert` gives
-it (`tink.convert.v1alpha1.template`). One difference: a Workflow names its machine by hardwareRef, so `worker` has no
-meaning.
+it (`tink.convert.v1alpha1.template`). One difference: a Workflow names its machine by hardwareRef, so `worker` of one
+task has no meaning. Several tasks must have the same worker. Tinkerbell runs them one after the other, each on the
+machine of its worker (tink/server/internal/grpc/grpc.go), so their actions here are those of one task.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -21,11 +24,20 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, YamlError, as_yaml_error, plain_scalar
 from tink.convert import constraints
 from tink.convert.fields import type_name
-from tink.template import MAX_RESULT_BYTES, RenderedTemplate, TemplateError, render_actions, render_v1alpha1
+from tink.template import (
+    MAX_RESULT_BYTES,
+    NO_REFERENCES,
+    RenderedTemplate,
+    TemplateError,
+    render_actions,
+    render_v1alpha1,
+)
 from tink.versions import NEW, OLD, convert, text_of
 
 ERROR: Final = "error rendering template: "
 """The beginning of the message of every error, as in Tinkerbell's condition TemplateRenderedSuccess."""
+_REFERENCES: Final = re.compile(r"(?<![\w)\]])\.references\b")
+"""An expression that reads the references of the Hardware, and not `.hardware.spec.references`."""
 _DATA: Final = "spec.data"
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _SCALARS: Final = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool")))
@@ -51,13 +63,23 @@ def render(text: str, hardware: Raw, hardware_map: Mapping[str, str]) -> Rendere
     text nor the data are in the message, because they hold secrets.
     """
     try:
-        return _Reading().workflow(_as_written(render_v1alpha1(text, hardware, hardware_map)))
+        found = _Reading().workflow(_as_written(render_v1alpha1(text, hardware, hardware_map)))
     except YamlError as error:
         message = f"line {error.line} of the rendered text: {error}" if error.line else f"the rendered text: {error}"
         raise TemplateError(f"{ERROR}{message}", name=_DATA, line=error.line) from None
     except TemplateError as error:
         message = " ".join(str(error).split())
         raise TemplateError(f"{ERROR}{message}", name=_DATA, line=error.line, column=error.column) from None
+    if _reads_references(text):
+        found = replace(found, ignored=(f".references: {NO_REFERENCES}", *found.ignored))
+    return found
+
+
+def _reads_references(text: str) -> bool:
+    """Return True if an expression of a template reads the references of the Hardware."""
+    if ".references" not in text:
+        return False
+    return any(_REFERENCES.search(part.partition("{{")[2]) for part in text.split("}}"))
 
 
 def _as_written(text: str) -> Any:
@@ -88,22 +110,44 @@ class _Reading:
         self._size = 0
 
     def workflow(self, body: Any) -> RenderedTemplate:
-        tasks = _typed(_mapping(body, "the text"), "tasks", list, "", [])
-        if len(tasks) != 1:
-            raise _wrong("tasks", f"there are {len(tasks)} of them, and a Workflow runs one, on one machine")
-        task = _mapping(tasks[0], "tasks[0]")
-        env, volumes = _env(task, "tasks[0]"), self._volumes(task, "tasks[0]")
-        actions = _typed(task, "actions", list, "tasks[0]", [])
-        if not 1 <= len(actions) <= bounds.MAX_ACTIONS:
-            raise _wrong("tasks[0].actions", f"there are {len(actions)} of them: 1 to {bounds.MAX_ACTIONS} can be run")
+        tasks = [
+            _mapping(task, f"tasks[{index}]")
+            for index, task in enumerate(_typed(_mapping(body, "the text"), "tasks", list, "", []))
+        ]
+        self._check_workers(tasks)
         found: list[Raw] = []
-        for index, action in enumerate(actions):
-            at = f"tasks[0].actions[{index}]"
-            made = self._action(_mapping(action, at), at, env, volumes, last=index == len(actions) - 1)
-            if any(made["name"] == other["name"] for other in found):
-                raise _wrong(f"{at}.name", "another action has this name, too")
-            found.append(made)
+        for number, task in enumerate(tasks):
+            self._task(task, f"tasks[{number}]", found, last=number == len(tasks) - 1)
         return RenderedTemplate(found, _seconds(body, "global_timeout", ""), tuple(self._ignored))
+
+    def _check_workers(self, tasks: list[Raw]) -> None:
+        """Raise TemplateError unless there is one task, or several that one machine runs in their order."""
+        if not tasks:
+            raise _wrong("tasks", "there is none: a Template has a task with actions")
+        workers = [_typed(task, "worker", str, f"tasks[{index}]", "") for index, task in enumerate(tasks)]
+        for index, worker in enumerate(workers if len(tasks) > 1 else ()):
+            if not worker:
+                raise _wrong(f"tasks[{index}].worker", "it is empty, and each of several tasks needs the same one")
+            if worker != workers[0]:
+                raise _wrong(
+                    f"tasks[{index}].worker",
+                    "it is not the machine of tasks[0], and a Workflow runs on one machine: make a Template and a "
+                    "Workflow for each",
+                )
+
+    def _task(self, task: Raw, at: str, found: list[Raw], *, last: bool) -> None:
+        """Add the actions of a task to `found`."""
+        env, volumes = _env(task, at), self._volumes(task, at)
+        actions = _typed(task, "actions", list, at, [])
+        if not actions or len(found) + len(actions) > bounds.MAX_ACTIONS:
+            count = f"{len(found)} and {len(actions)}" if found else f"{len(actions)}"
+            raise _wrong(f"{at}.actions", f"there are {count} of them: 1 to {bounds.MAX_ACTIONS} can be run")
+        for index, action in enumerate(actions):
+            path = f"{at}.actions[{index}]"
+            made = self._action(_mapping(action, path), path, env, volumes, last=last and index == len(actions) - 1)
+            if any(made["name"] == other["name"] for other in found):
+                raise _wrong(f"{path}.name", "another action has this name, too")
+            found.append(made)
 
     def _action(self, action: Raw, at: str, env: dict[str, str], volumes: dict[str, str], *, last: bool) -> Raw:
         name, image = _typed(action, "name", str, at, ""), _typed(action, "image", str, at, "")

@@ -40,14 +40,12 @@ from tink.api.annotations import (
     OWNER_NAME_LABEL,
     OWNER_NAMESPACE_LABEL,
     USERDATA_SECRET_ANNOTATION,
-    V1ALPHA1_ANNOTATION,
     VENDORDATA_SECRET_ANNOTATION,
 )
 from tink.api.mistakes import (
     ELSEWHERE,
     Reason,
     Site,
-    hardware_mistakes,
     misspelled_annotations,
     osie_mistakes,
     unused_fields,
@@ -56,6 +54,7 @@ from tink.api.mistakes import (
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
+from tink.mistakes import hardware_mistakes
 from tink.net.addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
 from tink.registry.names import RegistryError
@@ -301,12 +300,6 @@ class Reviewer:
         known, found = await offload(
             cards * _CARD_WEIGHT, lambda: [hardware_mistakes(each, site) for each in (request.old, request.new)]
         )
-        for mistakes, obj in ((known, request.old), (found, request.new)):
-            if V1ALPHA1_ANNOTATION in as_mapping(_metadata(obj).get("annotations")):
-                # Imported here, because the conversion takes time to import, and few sites need it.
-                from tink import versions
-
-                mistakes += versions.hardware_mistakes(obj)
         new = [one for one in found if one not in known]
         if (instance := as_mapping(_spec(request.new)).get("instance")) != as_mapping(_spec(request.old)).get(
             "instance"

@@ -301,6 +301,13 @@ def test_every_field_explains_itself_and_its_use(kind: str) -> None:
             assert [path for path, field in found if not field["description"].endswith(USES)] == []
 
 
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_no_field_below_one_without_an_effect_is_served(kind: str) -> None:
+    found = {path: field["description"] for path, field in fields(schema(kind)["properties"]["spec"], "")}
+    steps = tuple(f"{path}{step}" for path, text in found.items() if not text.endswith(" Served.") for step in ".[")
+    assert [path for path, text in found.items() if path.startswith(steps) and text.endswith(" Served.")] == []
+
+
 GUIDE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 USE = re.compile(r" (?P<use>Served|Kept|Ignored)[^.]*\.$")
 

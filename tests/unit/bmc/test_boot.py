@@ -194,6 +194,17 @@ def test_mode_is_the_reported_one_else_uefi(reported: str | None, pending: str |
     assert (http, "") in wanted_of(Rung(BootWay.HTTP, 1), seen), "HTTP boot is in mode UEFI always"
 
 
+@pytest.mark.parametrize("reported", ["UEFI", "Legacy", None])
+@pytest.mark.parametrize(("is_uefi", "mode"), [(True, BootMode.UEFI), (False, BootMode.LEGACY)])
+def test_mode_of_the_hardware_goes_before_the_reported_one(reported: str | None, is_uefi: bool, mode: BootMode) -> None:
+    seen = replace(FULL, boot=replace(IDLE, mode=reported))
+    for way, device in ((BootWay.PXE, BootDevice.PXE), (BootWay.CD, BootDevice.CDROM), (BootWay.ISO, BootDevice.CDROM)):
+        found = parts(Rung(way, 1), seen, http_url=URL, medium_url=ISO, is_uefi=is_uefi)
+        assert WantedBoot(device, mode=mode) in [part.wanted for part in found]
+    ladder = rungs(seen, BOTH, has_http_url=True, has_medium=True, is_uefi=is_uefi)
+    assert (Rung(BootWay.HTTP, 1) in ladder) is is_uefi, "UEFI HTTP boot needs UEFI"
+
+
 def test_http_without_httpbooturi_leaves_the_url_to_dhcp() -> None:
     rung = Rung(BootWay.HTTP, 1)
     dell = of("Dell Inc.", "PowerEdge R660", replace(IDLE, http_uri=None))

@@ -21,6 +21,7 @@ from tink.bmc.model import BmcError, Cause
 from tink.kube.client import ApiError
 from tink.kube.resources import HARDWARE, MACHINE, SECRET, WORKFLOW
 from tink.timestamps import rfc3339
+from tink.versions import NEW, OLD, convert
 from tink.workflow.guards import boot_begun, has_post_actions
 
 virtual = pytest.mark.looptime
@@ -97,6 +98,22 @@ async def test_machine_is_switched_off_set_to_pxe_switched_on_and_prepared_when_
     assert reasons(rig) == ["PoweringOff", "OverrideSet", "PoweringOn", "WaitingForDiscover", "Booted"]
     assert (boot(rig)["way"], boot(rig)["attempt"]) == ("pxe", 1)
     assert "tinkerbell.org/boot" in rig.api.read(WORKFLOW, "w1")["metadata"]["finalizers"]  # type: ignore[index]
+
+
+@virtual
+@pytest.mark.parametrize(("uefi", "mode"), [(True, "UEFI"), (False, "Legacy"), (None, "UEFI")])
+async def test_hardware_of_v1alpha1_sets_the_firmware_mode_of_the_boot(uefi: bool | None, mode: str) -> None:
+    dhcp = {"mac": MAC, "ip": {"address": "192.0.2.7", "netmask": "255.255.255.0"}, "arch": "x86_64"}
+    interface = {"dhcp": dhcp | ({} if uefi is None else {"uefi": uefi}), "netboot": {"allowPXE": True}}
+    metadata = {"name": "m1", "namespace": "default"}
+    old = {"metadata": metadata, "spec": {"interfaces": [interface], "bmcRef": {"kind": "Machine", "name": "bmc1"}}}
+    stored = convert({"apiVersion": OLD, "kind": "Hardware", **old}, NEW)
+    rig = Rig(stored, machine(), secret(), bmc=FakeBmc(power="On", power_seconds=5.0, post_seconds=20.0))
+    async with running(rig, Machine(rig)):
+        rig.api.put(workflow(options=NETBOOT))
+        await rig.until_condition(WORKFLOW, "w1", "BootPrepared")
+    sent = [body["Boot"] for _, _, body in rig.bmc.bodies if "BootSourceOverrideMode" in body.get("Boot", {})]
+    assert {each["BootSourceOverrideMode"] for each in sent} == {mode}
 
 
 @virtual

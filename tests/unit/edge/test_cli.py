@@ -447,6 +447,101 @@ def test_render_lists_several_workflows(tmp_path: Path) -> None:
     assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
 
 
+OLD_HARDWARE = """\
+apiVersion: tinkerbell.org/v1alpha1
+kind: Hardware
+metadata: {name: h}
+spec:
+  disks: [{device: /dev/nvme0n1}]
+  interfaces:
+  - {dhcp: {mac: "52:54:00:00:00:01"}, netboot: {allowPXE: true}}
+  - dhcp: {mac: "52:54:00:00:00:02"}
+"""
+OLD_TEMPLATE = """\
+apiVersion: tinkerbell.org/v1alpha1
+kind: Template
+metadata: {name: t}
+spec:
+  data: |
+    name: t
+    tasks:
+    - name: t
+      worker: "{{.device_1}}"
+      actions:
+      - name: a
+        image: "i:{{.tag}}"
+        on-failure: [x]
+        environment: {PART: "{{ formatPartition (index .Hardware.Disks 0) 1 }}"}
+"""
+OLD_WORKFLOW = """\
+apiVersion: tinkerbell.org/v1alpha1
+kind: Workflow
+metadata: {name: w}
+spec: {hardwareRef: h, templateRef: t, hardwareMap: {tag: v1, device_1: "52:54:00:00:00:01"}}
+"""
+
+
+@pytest.mark.parametrize("workflow", [OLD_WORKFLOW, WORKFLOW])
+def test_render_takes_objects_of_v1alpha1(tmp_path: Path, workflow: str) -> None:
+    workflow = workflow.replace("{tag: v1}", "{tag: v1, device_1: m}")
+    (tmp_path / "all.yaml").write_text("---\n".join((OLD_HARDWARE, OLD_TEMPLATE, workflow)))
+    result = run("render", "-f", tmp_path)
+    assert result.exit_code == 0
+    assert yaml.safe_load(result.stdout) == [{"name": "a", "image": "i:v1", "env": {"PART": "/dev/nvme0n1p1"}}]
+    assert result.stderr == "no effect: tasks[0].actions[0].on-failure: there are no reactions to failures\n"
+
+
+def test_render_renders_templates_of_both_versions_for_a_hardware_of_either(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text("---\n".join((OLD_HARDWARE, TEMPLATE, WORKFLOW)))
+    assert yaml.safe_load(run("render", "-f", tmp_path).stdout) == [{"name": "a", "image": "i:v1"}]
+    hardware = HARDWARE.replace("spec: {", "spec: {storageDevices: [/dev/sda], ")
+    (tmp_path / "all.yaml").write_text("---\n".join((hardware, OLD_TEMPLATE, OLD_WORKFLOW)))
+    (action,) = yaml.safe_load(run("render", "-f", tmp_path).stdout)
+    assert action["env"] == {"PART": "/dev/sda1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "{{.tag}}",
+            "{{.tug}}",
+            "all.yaml: Template t: error rendering template: template: workflow-template:7:",
+        ),
+        ("worker: ", "{}: ", "all.yaml: Template t: error rendering template: line "),
+        ("data: |", "dota: |", 'all.yaml: Template t: unknown field "spec.dota"'),
+        (
+            "templateRef: t, ",
+            "",
+            "all.yaml: Workflow w: spec.templateRef.name: the v1alpha1 Workflow names no Template",
+        ),
+        (
+            "templateRef: t",
+            "templateRef: u",
+            "all.yaml: Workflow w: spec.templateRef: no Template 'u' of namespace def",
+        ),
+        ("{tag: v1", "{tag: [1]", "all.yaml: Workflow w: spec.hardwareMap.tag: "),
+        ('mac: "52:54:00:00:00:01"', "mac: 5", "all.yaml: Hardware h: spec.interfaces[0].dhcp.mac: "),
+        ("kind: Workflow", "kind: WorkflowRuleSet", "1 tinkerbell.org/v1alpha1 WorkflowRuleSet. Name the files of a"),
+    ],
+)
+def test_render_names_the_wrong_field_of_v1alpha1(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    text = "---\n".join((OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW))
+    assert old in text
+    (tmp_path / "all.yaml").write_text(text.replace(old, new))
+    result = run("render", "-f", tmp_path)
+    assert result.exit_code == 1
+    assert expected in result.output
+
+
+def test_render_shows_the_scripts_of_hardware_of_v1alpha1(tmp_path: Path) -> None:
+    unknown = "apiVersion: tinkerbell.org/v1alpha1\nkind: OSIE\nmetadata: {name: default}\n"
+    (tmp_path / "all.yaml").write_text("---\n".join((OLD_HARDWARE, unknown)))
+    output = run("render", "-f", tmp_path, "--netboot", "10.0.0.1").output
+    assert "# h, 52:54:00:00:00:01: OSIE default/default\n#!ipxe" in output
+    assert "# h, 52:54:00:00:00:02: no netboot.allowPXE of this interface is true" in output
+
+
 # --- the agent --------------------------------------------------------------------------------------------------------
 
 

@@ -648,7 +648,7 @@ tinkedge_peer_served_bytes_total tinkedge_peer_served_total
 tinkedge_upstream_edge_lookups_total tinkedge_upstream_edge_used
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_server_memory_limit_bytes tinkedge_server_resident_memory_bytes
 tinkedge_server_restarts_total tinkedge_server_up tinkedge_syslog_lines_total
-tinkedge_workflow_transitions_total tinkedge_workflows
+tinkedge_tinkerbell_conflict tinkedge_workflow_transitions_total tinkedge_workflows
 tinkedge_bmc_connections tinkedge_bmc_contactable tinkedge_bmc_leads tinkedge_bmc_machines tinkedge_bmc_polls_total
 tinkedge_bmc_boots_total tinkedge_bmc_refused_logins_total tinkedge_bmc_running_boots tinkedge_bmc_running_tasks
 tinkedge_bmc_tasks_total tinkedge_bmc_waits_for_rufio
@@ -744,6 +744,24 @@ async def test_standby_is_ready_and_names_the_leader(make: Make) -> None:
     lease = {"name": "tinkedge-controller"}
     assert (value(first, "leader_election_master_status", **lease), value(first, "tinkedge_ready")) == (1, 1)
     assert (value(second, "leader_election_master_status", **lease), value(second, "tinkedge_ready")) == (0, 1)
+
+
+async def test_definition_that_a_tinkerbell_replaces_is_a_note_of_readiness(make: Make) -> None:
+    name = "machines.bmc.tinkerbell.org"
+    stack = make(Service.APISERVER, Service.CONTROLLER, Service.BMC, Service.WEBHOOKS)
+    await stack.start()
+    await until(lambda: value(stack, "tinkedge_tinkerbell_conflict", object=name) == 0)
+    assert stack.readiness.text == "ok"
+    async with await KubeClient.connect(stack._settings.data_dir / "kubeconfig") as client:
+        versions = (await client.get(CRD, name, None))["spec"]["versions"]
+        del versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["connection"]
+        await client.patch(CRD, name, None, {"spec": {"versions": versions}})
+    await until(lambda: stack.readiness.text != "ok")
+    assert stack.readiness.text.startswith(f"ok: {name}: its v1alpha1 lacks spec.connection, which the API removes")
+    assert value(stack, "tinkedge_tinkerbell_conflict", object=name) == 1
+    replica = make(Service.CONTROLLER, kubeconfig=stack._settings.data_dir / "kubeconfig")
+    await replica.start()
+    assert value(replica, "tinkedge_tinkerbell_conflict", object=name) is None, "the right comes with v1alpha1"
 
 
 async def test_guard_that_lets_writes_pass_is_reported(make: Make) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from tink.api.annotations import (
     V1ALPHA2_ANNOTATION,
 )
 from tink.api.crds import generate
+from tink.api.mistakes import Reason, Site
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import objects as read_objects
 from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.v1alpha1 import convert_hardware
 from tink.kubeapi.schema.checker import Checker, compile_definition
-from tink.versions import NEW, OLD, ConversionError, convert, hardware_mistakes, restore
+from tink.mistakes import hardware_mistakes
+from tink.versions import NEW, OLD, ConversionError, convert, ignored_field_mistakes, is_uefi, restore
 from tink.versions.hardware import DEFAULT_OSIE, IGNORED
 from tink.versions.residue import PLAIN, difference, same
 
@@ -967,14 +970,36 @@ def test_fields_without_an_effect_are_a_mistake_by_name() -> None:
         "isoboot": {"sourceISO": "http://h/x.iso"},
     }
     made = up(old_hardware(interface, {"netboot": {"allowPXE": True}}))
-    (found,) = hardware_mistakes(made)
+    (found,) = ignored_field_mistakes(made)
     assert str(found) == (
         "tinkerbell.org/v1alpha1: no effect here, see docs/migrating.md: spec.interfaces[0].dhcp.domain_name, "
         "spec.interfaces[0].netboot.osie.kernel, spec.interfaces[0].isoboot, "
         "spec.interfaces[1] (it has no usable dhcp.mac)"
     )
     del interface["isoboot"], interface["dhcp"]["domain_name"], interface["netboot"]["osie"]
-    assert hardware_mistakes(up(old_hardware(interface))) == []
+    assert ignored_field_mistakes(up(old_hardware(interface))) == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [((True,), True), ((False,), False), ((False, True), True), ((None, False), False), ((None,), None), ((), None)],
+)
+def test_firmware_mode_is_uefi_if_one_interface_has_it(modes: tuple[bool | None, ...], expected: bool | None) -> None:
+    dhcp = [{"ip": {"address": "10.0.0.5"}} | ({} if mode is None else {"uefi": mode}) for mode in modes]
+    assert is_uefi(up(old_hardware(*[{"dhcp": each} for each in dhcp], agentID="a"))) is expected
+    assert is_uefi(completed(objects.hardware())) is None
+
+
+def test_mistakes_of_both_versions_come_together_the_worst_first() -> None:
+    dhcp = {"mac": MAC, "domain_name": "rack.example", "ip": {"address": "10.0.0.5", "netmask": "255.255.255.0"}}
+    made = up(old_hardware({"dhcp": dhcp, "netboot": {"allowPXE": True}}))
+    made["metadata"]["annotations"]["tinkerbell.org/kernel-sha256"] = "0" * 64
+    site = Site(networks=[IPv4Network("192.0.2.0/24")])
+    reasons = [each.reason for each in hardware_mistakes(made, site)]
+    assert reasons == [Reason.INVALID_CHECKSUM, Reason.IGNORED_FIELDS, Reason.NETWORK_NOT_SERVED]
+    del made["metadata"]["annotations"]["tinkerbell.org/v1alpha1"]
+    assert [each.reason for each in hardware_mistakes(made, site)] == [reasons[0], reasons[2]]
+    assert hardware_mistakes(None, site) == []
 
 
 def test_fields_without_an_effect_are_those_that_the_definition_says() -> None:

@@ -19,7 +19,7 @@ DIFFERENT = {
     "eksa-ubuntu-0": "Tinkerbell has no netmaskToCIDR, which EKS Anywhere's Tinkerbell has",
     "empty-text": "without a task, Tinkerbell's own check fails after yaml.v3",
     "scalars-are-taken-as-written": "a variable with = in its name is an error here",
-    "refused-0": "Tinkerbell runs several tasks, one after the other, and each on the machine of its worker",
+    "refused-0": "Tinkerbell runs each task on the machine of its worker, and a Workflow here has one machine",
 }
 """Cases whose outcome is not Go's, with the reason."""
 OTHER_WORDS = {"denied-reference", "nil-instance", "nil-pointer", "unknown-field-of-the-struct"}
@@ -36,26 +36,26 @@ def render_case(name: str) -> RenderedTemplate:
 
 def expected(go: Raw) -> list[Raw]:
     """Return the actions of a text that yaml.v3 has read, for an action that neither reboots nor is waitdaemon."""
-    (task,) = go["tasks"]
     found = []
-    for action in go["tasks"][0]["actions"]:
-        volumes = {}
-        for volume in [*(task["volumes"] or ()), *(action["volumes"] or ())]:
-            target = posixpath.normpath(volume.split(":")[1])
-            volumes.pop(target, None)
-            volumes[target] = volume
-        found.append(
-            {
-                "name": action["name"],
-                "image": action["image"],
-                "args": action["command"] or [],
-                "env": {**(task["environment"] or {}), **(action["environment"] or {})},
-                "volumes": list(volumes.values()),
-                "timeout": action["timeout"],
-                "networkNamespace": action["namespaces"]["network"],
-                "pidNamespace": "host" if (action["namespaces"]["pid"] or action["pid"]) == "host" else "",
-            }
-        )
+    for task in go["tasks"]:
+        for action in task["actions"]:
+            volumes = {}
+            for volume in [*(task["volumes"] or ()), *(action["volumes"] or ())]:
+                target = posixpath.normpath(volume.split(":")[1])
+                volumes.pop(target, None)
+                volumes[target] = volume
+            found.append(
+                {
+                    "name": action["name"],
+                    "image": action["image"],
+                    "args": action["command"] or [],
+                    "env": {**(task["environment"] or {}), **(action["environment"] or {})},
+                    "volumes": list(volumes.values()),
+                    "timeout": action["timeout"],
+                    "networkNamespace": action["namespaces"]["network"],
+                    "pidNamespace": "host" if (action["namespaces"]["pid"] or action["pid"]) == "host" else "",
+                }
+            )
     return found
 
 
@@ -88,9 +88,38 @@ def test_text_that_go_refuses_is_refused_in_one_sentence(name: str) -> None:
         assert message == ERROR + GO[name]["error"]
 
 
-def test_denied_reference_is_named() -> None:
-    with pytest.raises(TemplateError, match=r"^error rendering template: reference lvm denied: .*<\.references\.lvm"):
+def test_denied_reference_is_named_with_its_field_and_the_remedy() -> None:
+    denied = (
+        r"^error rendering template: reference lvm denied: spec\.references of the Hardware is not read, "
+        r"so \.references is empty: give the values in spec\.hardwareMap of the Workflow: "
+        r"template: .*<\.references\.lvm"
+    )
+    with pytest.raises(TemplateError, match=denied):
         render_case("denied-reference")
+    with pytest.raises(TemplateError, match=r": reference other denied: spec\.references of the Hardware is not read"):
+        render(f"{TASK}  - {{name: a, image: i, command: ['{{{{ .references.other.spec }}}}']}}\n", {}, {})
+    with pytest.raises(TemplateError, match=r"^error rendering template: template: .*<\.lvm>: map has no entry"):
+        render(f"{TASK}  - {{name: a, image: i, command: ['{{{{ .lvm }}}}']}}\n", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_listed"),
+    [
+        ("{{ index .references `lvm` }}", True),
+        ("{{ range $name, $each := .references }}{{ $name }}{{ end }}", True),
+        ("{{ if $.references }}yes{{ end }}", True),
+        ("{{ toYaml (dict) }} {{/* .x */}}{{ get .references `lvm` }}", True),
+        ("{{ .hardware.spec.references.lvm.name }}", False),
+        ("{{ (.hardware.spec).references.lvm.name }}", False),
+        ("no.references }} and .references", False),
+    ],
+)
+def test_template_that_renders_without_its_references_lists_them_as_ignored(expression: str, is_listed: bool) -> None:
+    hardware = {"spec": {"references": {"lvm": {"name": "lvm1"}}}}
+    text = f"{TASK}  - name: a\n    image: i\n    command:\n    - |\n      {expression}\n"
+    listed = [".references: spec.references of the Hardware is not read, so .references is empty: give the values in "]
+    found = render(text, hardware, {}).ignored
+    assert [each.partition("spec.hardwareMap")[0] for each in found] == (listed if is_listed else [])
 
 
 def test_netmask_function_of_eks_anywhere_exists() -> None:
@@ -113,6 +142,14 @@ def test_last_action_that_reboots_gets_reboots_and_waitdaemon_is_unwrapped() -> 
     }
 
 
+def test_only_the_last_action_of_several_tasks_reboots() -> None:
+    wait = "{name: %s, image: quay.io/x/waitdaemon:v0.1, environment: {IMAGE: quay.io/x/reboot:v1}}"
+    text = f"{TASK}  - {wait % 'a'}\n- {{name: u, worker: w, actions: [{wait % 'b'}]}}\n"
+    first, second = render(text, {}, {}).actions
+    assert (first["image"], "reboots" in first) == ("quay.io/x/waitdaemon:v0.1", False)
+    assert (second["image"], second["reboots"]) == ("quay.io/x/reboot:v1", True)
+
+
 def test_fields_without_an_effect_are_listed() -> None:
     text = (
         f"{TASK}  - {{name: a, image: i, on-failure: [x], on-timeout: [], pid: 'container:b', volumes: [/anonymous]}}\n"
@@ -128,8 +165,19 @@ def test_fields_without_an_effect_are_listed() -> None:
     ("text", "message"),
     [
         ("", "the text: must be an object, is null"),
-        ("name: t\n", "tasks: there are 0 of them, and a Workflow runs one, on one machine"),
-        ("tasks: [{}, {}]", "tasks: there are 2 of them, and a Workflow runs one, on one machine"),
+        ("name: t\n", "tasks: there is none: a Template has a task with actions"),
+        ("tasks: [{}, {}]", "tasks[0].worker: it is empty, and each of several tasks needs the same one"),
+        ("tasks: [{worker: w}, {}]", "tasks[1].worker: it is empty, and each of several tasks needs the same one"),
+        (
+            "tasks: [{worker: w}, {worker: w}, {worker: x}]",
+            "tasks[2].worker: it is not the machine of tasks[0], and a Workflow runs on one machine: make a Template "
+            "and a Workflow for each",
+        ),
+        (f"{TASK}  - {{name: a, image: i}}\n- {{worker: w}}", "tasks[1].actions: there are 1 and 0 of them: 1 to 128 "),
+        (
+            f"{TASK}  - {{name: a, image: i}}\n- {{worker: w, actions: [{{name: a, image: i}}]}}",
+            "tasks[1].actions[0].name: another action has this name, too",
+        ),
         ("tasks: [{}]", "tasks[0].actions: there are 0 of them: 1 to 128 can be run"),
         (f"{TASK}  - {{name: a}}", "tasks[0].actions[0].image: must be an OCI image without spaces, such as "),
         (f"{TASK}  - {{image: i}}", "tasks[0].actions[0].name: an action has a name of 1 to 253 characters"),

@@ -26,7 +26,7 @@ from tink.api.annotations import (
     SSH_PUBLIC_KEYS_ANNOTATION,
     STORAGE_ANNOTATION,
 )
-from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
+from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, carried, join, put_checked, says_nothing, shown, type_name
 from tink.convert.findings import Findings
@@ -541,10 +541,8 @@ class _Machine:
         reference.rest()
         if not name:
             return
-        if (group or RUFIO_GROUP) != RUFIO_GROUP or (kind or "Machine") != "Machine":
-            self._findings.dropped(
-                reference.path, f"v1alpha2 refers to a Machine of {RUFIO_GROUP}, not to {kind or 'one'} of {group}"
-            )
+        if refusal := constraints.machine_reference(group, kind):
+            self._findings.dropped(reference.path, refusal)
         elif refusal := constraints.object_name(name):
             reference.dropped("name", refusal)
         else:

@@ -516,7 +516,16 @@ e74dec1a.bmc.tinkerbell.org
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   resourceNames: [hardware.tinkerbell.org, templates.tinkerbell.org, workflows.tinkerbell.org]
-  verbs: [get, patch]
+  verbs: [get, watch, patch]
+# A Tinkerbell on this API is reported: definitions that it replaces (those of BMCs with bmc.enabled), and its controller.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [machines.bmc.tinkerbell.org, jobs.bmc.tinkerbell.org, tasks.bmc.tinkerbell.org]
+  verbs: [get, watch]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [tink-controller.tinkerbell.org, tink.tinkerbell.org]
+  verbs: [list]
 {{- end }}
 
 {{- define "tinkedge.rules.metal3-webhook" -}}
