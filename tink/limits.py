@@ -344,11 +344,16 @@ class RecentlyUsed(Generic[T, S]):
             self._entries.move_to_end(key)
             return found[0]
 
-    def put(self, key: T, value: S, size: int) -> None:
-        """Keep a value. `size` is the memory of key and value, in bytes."""
+    def put(self, key: T, value: S, size: int, *, displaces: bool = True) -> None:
+        """Keep a value. `size` is the memory of key and value, in bytes.
+
+        With `displaces=False`, the value is kept only if there is room for it.
+        """
         if size > self._most // 8:
             return
         with self._lock:
+            if not displaces and self.size_bytes + size > self._most:
+                return
             if key in self._entries:
                 self.size_bytes -= self._entries.pop(key)[1]
             self._entries[key] = value, size

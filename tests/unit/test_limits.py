@@ -355,6 +355,13 @@ def test_entry_that_would_displace_many_others_is_not_kept() -> None:
     assert (cache.get("large"), len(cache), cache.size_bytes) == (None, 0, 0)
 
 
+def test_entry_that_may_not_displace_others_is_kept_while_there_is_room() -> None:
+    cache = RecentlyUsed[str, int](80)
+    for number in range(9):
+        cache.put(f"k{number}", number, 10, displaces=False)
+    assert [cache.get(f"k{number}") for number in (0, 7, 8)] == [0, 7, None]
+
+
 def test_replaced_entry_counts_once() -> None:
     cache = RecentlyUsed[str, int](80)
     cache.put("k", 1, 10)
