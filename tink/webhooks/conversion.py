@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import Any
 
 import orjson
@@ -25,6 +27,7 @@ from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD
+from tink.offload import offload
 from tink.webhooks.registration import Address, RegistrationError, holds
 
 log = logging.getLogger(__name__)
@@ -38,8 +41,8 @@ _LARGE = 1 << 20
 _MAX_LARGE = 2
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
-_THREAD_BYTES = 8 << 10
-"""Longer reviews are converted in a thread."""
+_TURN_SECONDS = 0.02
+"""Time for which the objects of a large review have the thread, before another request gets its turn."""
 _TRIES = 3
 """Number of attempts before the last one, whose conflict is reported."""
 _MANAGER = "tinkedge-webhooks"
@@ -60,12 +63,14 @@ class Conversion:
 
     `kinds` are the kinds, for messages; `api_versions` all versions. `convert` returns an object in a version. It is
     pure, and must accept any object: one that can't be converted would make all objects of its kind unreadable, and
-    none of them could be deleted. It raises TinkedgeError if the object is not of these kinds and versions.
+    none of them could be deleted. It raises TinkedgeError if the object is not of these kinds and versions. `weight`
+    returns the time that the conversion of a review takes, in bytes of JSON (`tink.offload`).
     """
 
     kinds: str
     api_versions: Sequence[str]
     convert: Callable[[Raw, str], Raw]
+    weight: Callable[[bytes], int] = len
 
 
 def answer(body: bytes, conversion: Conversion) -> bytes:
@@ -74,28 +79,65 @@ def answer(body: bytes, conversion: Conversion) -> bytes:
     The answer has the same number of objects in the same order, whatever their versions. The API server accepts changed
     labels and annotations only, and refuses objects without metadata. Pure and deterministic. Raises ReviewError.
     """
-    request = _request(body)
-    desired, objects = request["desiredAPIVersion"], request.get("objects") or []
-    try:
-        response = _response(desired, objects, conversion)
-        return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": request["uid"], **response}})
-    except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
-        raise ReviewError(f"an object is nested too deeply: {error}") from error
+    answering = _Answering(body, conversion)
+    answering.convert(inf)
+    return answering.review()
 
 
-def _response(desired: str, objects: list[Any], conversion: Conversion) -> Raw:
-    if desired not in conversion.api_versions:
-        versions = " and ".join(conversion.api_versions)
-        return _failure(f"{conversion.kinds} has the versions {versions}, not {desired[:_SHOWN]}")
-    try:
-        converted = [_converted(obj, desired, conversion.convert) for obj in objects]
-    except TinkedgeError as error:
-        return _failure(str(error))
-    return {"convertedObjects": converted, "result": {"status": "Success"}}
+async def answer_in_turns(body: bytes, conversion: Conversion) -> bytes:
+    """Return the result of `answer`: a large review is converted beside the event loop, in turns with other requests.
+
+    Raises ReviewError.
+    """
+    weight = conversion.weight(body)
+    answering = await offload(weight, _Answering, body, conversion)
+    while not answering.is_complete:
+        await offload(weight, answering.convert, _TURN_SECONDS)
+    return answering.review()
 
 
-def _failure(message: str) -> Raw:
-    return {"result": {"status": "Failure", "message": message}}
+class _Answering:
+    """The conversion of one review."""
+
+    def __init__(self, body: bytes, conversion: Conversion) -> None:
+        """Read the review. Raises ReviewError."""
+        request = _request(body)
+        self._uid, self._desired = request["uid"], request["desiredAPIVersion"]
+        self._objects: list[Any] = request.get("objects") or []
+        self._conversion = conversion
+        self._converted: list[bytes] = []
+        self._failure = ""
+        if self._desired not in conversion.api_versions:
+            versions = " and ".join(conversion.api_versions)
+            self._failure = f"{conversion.kinds} has the versions {versions}, not {self._desired[:_SHOWN]}"
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all objects are converted, or one of them can't be."""
+        return bool(self._failure) or len(self._converted) == len(self._objects)
+
+    def convert(self, seconds: float) -> None:
+        """Convert objects until a time has passed, at least one. Raises ReviewError."""
+        end = monotonic() + seconds
+        try:
+            while not self.is_complete:
+                made = _converted(self._objects[len(self._converted)], self._desired, self._conversion.convert)
+                self._converted.append(orjson.dumps(made))
+                if monotonic() >= end:
+                    return
+        except TinkedgeError as error:
+            self._failure = str(error)
+        except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
+            raise ReviewError(f"an object is nested too deeply: {error}") from error
+
+    def review(self) -> bytes:
+        """Return the review to answer with."""
+        if self._failure:
+            response: Raw = {"result": {"status": "Failure", "message": self._failure}}
+        else:
+            objects = orjson.Fragment(b"[" + b",".join(self._converted) + b"]")
+            response = {"convertedObjects": objects, "result": {"status": "Success"}}
+        return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": self._uid, **response}})
 
 
 def _request(body: bytes) -> Raw:
@@ -225,10 +267,7 @@ class ConversionHook:
             except TimeoutError:
                 return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
             try:
-                if len(body) > _THREAD_BYTES:
-                    made = await asyncio.to_thread(answer, body, self._conversion)
-                else:
-                    made = answer(body, self._conversion)
+                made = await answer_in_turns(body, self._conversion)
             except ReviewError as error:
                 return web.Response(status=400, text=f"no ConversionReview: {error}\n")
             return web.Response(body=made, content_type="application/json")
@@ -330,12 +369,12 @@ def served_v1alpha1() -> ConversionHook:
     """
     # Few clusters need them, and the schemas of v1alpha1 take a tenth of a second.
     from tink.api.crds import generate
-    from tink.versions import DEFINITIONS, NEW, OLD, convert
+    from tink.versions import DEFINITIONS, NEW, OLD, convert, weight
 
     versions = {each["metadata"]["name"]: each["spec"]["versions"] for each in generate(serve_v1alpha1=True)}
     old = OLD.rpartition("/")[2]
     return ConversionHook(
-        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert),
+        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert, weight),
         DEFINITIONS,
         path=_V1ALPHA1_PATH,
         missed="v1alpha1 is not served",

@@ -6,9 +6,9 @@ program that embeds this API may itself convert the objects of a definition with
 An object that is older than the definition is first pruned and completed by today's schema, so that newer defaults
 show. Text that is already in the requested version, under today's definition, is passed on unchanged.
 
-Conversions in this process are done in chunks: small ones on the event loop, with a pause between them, and large ones
-in the thread of `tink.offload`, whose turn other namespaces may have between two chunks. A text that is being converted
-or was converted lately is not converted again for another watch. The texts of lists are kept only while there is room.
+Few small texts are converted on the event loop, and all others in the thread of `tink.offload`, in turns with other
+requests. A text that is being converted or was converted lately is not converted again for another watch. The texts of
+lists are kept only while there is room.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and customresource_handler.go.
 """
@@ -20,6 +20,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any, Final, Protocol
 
 import orjson
@@ -46,8 +48,8 @@ MAX_KEPT_BYTES: Final = 8 << 20
 """Maximum bytes of texts that are kept with their conversions, for each definition."""
 _ENTRY_BYTES: Final = 400
 """Approximate memory of a kept text besides the texts."""
-CHUNK: Final = 16 * LARGE
-"""Weight of the texts of a list that are converted at a time. They take some 25 ms in the thread."""
+TURN_SECONDS: Final = 0.02
+"""Time for which conversions of a list have the thread, before another request gets its turn."""
 
 
 class VersionConverter(Protocol):
@@ -289,29 +291,7 @@ class Conversion:
     async def _convert_here(
         self, target: str, bodies: Sequence[bytes], *, older: Set[bytes], listed: bool
     ) -> list[bytes]:
-        """Convert texts in this process, chunk by chunk."""
-        made: list[bytes] = []
-        for chunk in self._chunks(bodies):
-            if made:
-                await asyncio.sleep(0)
-            made += await self._convert_chunk(target, chunk, older=older, listed=listed)
-        return made
-
-    def _chunks(self, bodies: Sequence[bytes]) -> Iterable[list[bytes]]:
-        chunk: list[bytes] = []
-        left = CHUNK
-        for body in bodies:
-            left -= self._weight(body)
-            if chunk and left < 0:
-                yield chunk
-                chunk, left = [], CHUNK - self._weight(body)
-            chunk.append(body)
-        if chunk:
-            yield chunk
-
-    async def _convert_chunk(
-        self, target: str, bodies: Sequence[bytes], *, older: Set[bytes], listed: bool
-    ) -> list[bytes]:
+        """Convert texts in this process."""
         found: _Converted = {}
         tasks: dict[bytes, asyncio.Task[_Converted]] = {}
         new: list[bytes] = []
@@ -324,16 +304,25 @@ class Conversion:
                 new.append(body)
         weight = sum(map(self._weight, new))
         if is_large(weight):
-            task = asyncio.create_task(offload(weight, self._convert_all, target, new, older))
+            task = asyncio.create_task(self._convert_in_turns(weight, target, new, older))
             self.running.update(dict.fromkeys(((body, target) for body in new), task))
             task.add_done_callback(partial(self._end, target, new, listed))
             tasks.update(dict.fromkeys(new, task))
         elif new:
-            found |= self._keep(target, self._convert_all(target, new, older), listed=listed)
+            found |= self._keep(target, self._convert_some(target, new, older, inf), listed=listed)
         for body, task in tasks.items():
             # Other watches may wait for the same task, so it does not end with this one.
             found[body] = (await asyncio.shield(task))[body]
         return [_raised(found[body]) for body in bodies]
+
+    async def _convert_in_turns(
+        self, weight: int, target: str, bodies: Sequence[bytes], older: Set[bytes]
+    ) -> _Converted:
+        """Convert texts in the thread. After TURN_SECONDS, another request may have its turn."""
+        made: _Converted = {}
+        while len(made) < len(bodies):
+            made |= await offload(weight, self._convert_some, target, bodies[len(made) :], older, TURN_SECONDS)
+        return made
 
     def _end(self, target: str, bodies: Sequence[bytes], listed: bool, task: asyncio.Task[_Converted]) -> None:
         for body in bodies:
@@ -349,14 +338,17 @@ class Conversion:
                 self.texts.put((body, target), converted, size, displaces=not listed)
         return made
 
-    def _convert_all(self, target: str, bodies: Sequence[bytes], older: Set[bytes]) -> _Converted:
-        """Convert texts, perhaps in another thread. An error belongs to its text."""
+    def _convert_some(self, target: str, bodies: Sequence[bytes], older: Set[bytes], seconds: float) -> _Converted:
+        """Convert the first texts, perhaps in another thread, until a time has passed. An error belongs to its text."""
         made: _Converted = {}
+        end = monotonic() + seconds
         for body in bodies:
             try:
                 made[body] = shrink_to_fit(self._convert_text(body, target, is_older=body in older))
             except (StatusError, RecursionError, orjson.JSONEncodeError) as error:
                 made[body] = error
+            if monotonic() >= end:
+                break
         return made
 
     def _convert_text(self, body: bytes, target: str, *, is_older: bool) -> bytes:
