@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -49,6 +50,9 @@ _MANAGER = "tinkedge-webhooks"
 """The field manager of registrations that another program has prepared."""
 _SHOWN = 200
 """Characters of a value in a message."""
+_OBJECTS = b'"objects":['
+_OBJECT_HEAD = re.compile(rb'\{"apiVersion":"[^"\\]{1,300}","kind":"[^"\\]{1,100}"')
+"""The beginning of an object in a review: Go writes the fields of objects in the order of their names."""
 
 # --- Reviews ---
 
@@ -84,15 +88,15 @@ def answer(body: bytes, conversion: Conversion) -> bytes:
     return answering.review()
 
 
-async def answer_in_turns(body: bytes, conversion: Conversion) -> bytes:
+async def answer_in_turns(body: bytes, conversion: Conversion, turn_seconds: float = _TURN_SECONDS) -> bytes:
     """Return the result of `answer`: a large review is converted beside the event loop, in turns with other requests.
 
-    Raises ReviewError.
+    A turn ends with the object that is converted after `turn_seconds`. Raises ReviewError.
     """
     weight = conversion.weight(body)
     answering = await offload(weight, _Answering, body, conversion)
     while not answering.is_complete:
-        await offload(weight, answering.convert, _TURN_SECONDS)
+        await offload(weight, answering.convert, turn_seconds)
     return answering.review()
 
 
@@ -101,9 +105,9 @@ class _Answering:
 
     def __init__(self, body: bytes, conversion: Conversion) -> None:
         """Read the review. Raises ReviewError."""
-        request = _request(body)
+        self._objects = _Objects(body)
+        request = self._objects.request
         self._uid, self._desired = request["uid"], request["desiredAPIVersion"]
-        self._objects: list[Any] = request.get("objects") or []
         self._conversion = conversion
         self._converted: list[bytes] = []
         self._failure = ""
@@ -114,17 +118,19 @@ class _Answering:
     @property
     def is_complete(self) -> bool:
         """True if all objects are converted, or one of them can't be."""
-        return bool(self._failure) or len(self._converted) == len(self._objects)
+        return bool(self._failure) or self._objects.at_end
 
     def convert(self, seconds: float) -> None:
         """Convert objects until a time has passed, at least one. Raises ReviewError."""
         end = monotonic() + seconds
         try:
             while not self.is_complete:
-                made = _converted(self._objects[len(self._converted)], self._desired, self._conversion.convert)
+                made = _converted(self._objects.next(), self._desired, self._conversion.convert)
                 self._converted.append(orjson.dumps(made))
                 if monotonic() >= end:
                     return
+        except ReviewError:
+            raise
         except TinkedgeError as error:
             self._failure = str(error)
         except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
@@ -138,6 +144,63 @@ class _Answering:
             objects = orjson.Fragment(b"[" + b",".join(self._converted) + b"]")
             response = {"convertedObjects": objects, "result": {"status": "Success"}}
         return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": self._uid, **response}})
+
+
+class _Objects:
+    """The objects of a review, one by one.
+
+    To parse JSON of many MB at once would hold the interpreter's lock for a tenth of a second. So a large review is cut
+    where an object begins as the first one does, as in each list of kube-apiserver. If a piece turns out to be no
+    object, the whole review is parsed.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        """Read the review except its objects. Raises ReviewError."""
+        self._body = body
+        self._count = 0
+        self._parsed: list[Any] | None = None
+        self._at = self._end = 0
+        self._next_object = b""
+        outer = self._outer() if len(body) > _LARGE else None
+        self.request = outer or _request(body)
+        """The request of the review, with fields of the right types."""
+        if outer is None:
+            self._parsed = self.request.get("objects") or []
+
+    def _outer(self) -> Raw | None:
+        """Find the objects, and return the request without them; None if that is not possible."""
+        body = self._body
+        begin = body.find(_OBJECTS) + len(_OBJECTS)
+        head = _OBJECT_HEAD.match(body, begin)
+        self._at, self._end = begin, body.rfind(b"}]}") + 1
+        if begin < len(_OBJECTS) or head is None or self._end <= begin:
+            return None
+        self._next_object = b"}," + head[0]
+        try:
+            request = _request(body[:begin] + b"null" + body[self._end :])
+        except ReviewError:
+            return None
+        return request if request.get("objects") == [None] else None
+
+    @property
+    def at_end(self) -> bool:
+        """True if all objects were returned."""
+        return self._count == len(self._parsed) if self._parsed is not None else self._at > self._end
+
+    def next(self) -> Any:
+        """Return the next object. Raises ReviewError."""
+        self._count += 1
+        if self._parsed is None:
+            found = self._body.find(self._next_object, self._at, self._end)
+            stop = found + 1 if found >= 0 else self._end
+            try:
+                made = orjson.loads(self._body[self._at : stop])
+            except orjson.JSONDecodeError:
+                self._parsed = _request(self._body).get("objects") or []
+            else:
+                self._at = stop + 1
+                return made
+        return self._parsed[self._count - 1]
 
 
 def _request(body: bytes) -> Raw:

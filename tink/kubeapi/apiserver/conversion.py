@@ -210,6 +210,8 @@ class Conversion:
     review: str = ""
     post: CallWebhook | None = None
     local: VersionConverter | None = None
+    turn_seconds: float = TURN_SECONDS
+    """Time after which a conversion of several texts ends its turn in the thread."""
     nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
     """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
     texts: RecentlyUsed[_Key, bytes] = field(default_factory=lambda: RecentlyUsed(MAX_KEPT_BYTES))
@@ -318,10 +320,10 @@ class Conversion:
     async def _convert_in_turns(
         self, weight: int, target: str, bodies: Sequence[bytes], older: Set[bytes]
     ) -> _Converted:
-        """Convert texts in the thread. After TURN_SECONDS, another request may have its turn."""
+        """Convert texts in the thread. After `turn_seconds`, another request may have its turn."""
         made: _Converted = {}
         while len(made) < len(bodies):
-            made |= await offload(weight, self._convert_some, target, bodies[len(made) :], older, TURN_SECONDS)
+            made |= await offload(weight, self._convert_some, target, bodies[len(made) :], older, self.turn_seconds)
         return made
 
     def _end(self, target: str, bodies: Sequence[bytes], listed: bool, task: asyncio.Task[_Converted]) -> None:

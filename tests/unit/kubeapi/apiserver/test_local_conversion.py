@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tink.kubeapi.apiserver.conversion import MAX_KEPT_BYTES, compile_conversion
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.offload import LARGE
+from tink.offload import LARGE, offload
 
 GROUP = "/apis/example.com"
 OLD, NEW = "example.com/v1alpha1", "example.com/v1"
@@ -199,15 +200,42 @@ async def test_object_that_can_not_be_converted_affects_no_watch_of_another() ->
     assert converter.converted == 1
 
 
+class WaitingConverter(SizeConverter):
+    """A converter whose conversions wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def convert(self, obj: dict[str, Any], api_version: str) -> dict[str, Any]:
+        self.reached.set()
+        self.goes_on.wait()
+        return super().convert(obj, api_version)
+
+
+async def test_conversion_of_many_objects_has_turns_with_other_requests() -> None:
+    converter = WaitingConverter()
+    conversion = replace(compile_conversion(_definition(), local=converter), turn_seconds=0.0)
+    bodies = [_stored(NEW, f"b{number}", "x" * LARGE) for number in range(3)]
+    listing = asyncio.create_task(conversion.convert_texts(OLD, bodies, older=set(), listed=True))
+    await asyncio.to_thread(converter.reached.wait)
+    other = asyncio.create_task(offload(LARGE + 1, lambda: converter.converted))
+    await turns()
+    converter.goes_on.set()
+    assert await other == 1
+    assert [json.loads(body)["metadata"]["name"] for body in await listing] == ["b0", "b1", "b2"]
+
+
 async def test_conversion_goes_on_for_other_watches_when_one_ends() -> None:
-    converter = SizeConverter()
+    converter = WaitingConverter()
     conversion = compile_conversion(_definition(), local=converter)
     large = _stored(NEW, "large", "x" * LARGE)
     first = asyncio.create_task(conversion.convert_texts(OLD, [large], older=set(), listed=False))
-    await turns()
+    await asyncio.to_thread(converter.reached.wait)
     second = asyncio.create_task(conversion.convert_texts(OLD, [large], older=set(), listed=False))
     await turns()
     first.cancel()
+    converter.goes_on.set()
     assert json.loads((await second)[0])["apiVersion"] == OLD
     assert converter.converted == 1
     assert conversion.running == {}
