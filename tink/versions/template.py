@@ -21,6 +21,8 @@ import json
 import re
 import sys
 import zlib
+from functools import lru_cache
+from io import StringIO
 from typing import Any, Final
 
 import orjson
@@ -228,22 +230,8 @@ def _old_expression(match: re.Match[str]) -> str:
     return _DISKS.sub(".Hardware.Disks", _PARAM.sub(".", match[0]))
 
 
-class _Dumper(yaml.CSafeDumper):
-    """Writes texts with expressions so that the expressions stay as they are: without escapes, in one line."""
-
-
 def _old_text(text: str) -> str:
     return _EXPRESSION.sub(_old_expression, text) if "{{" in text else text
-
-
-def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    text = _old_text(text)
-    # YAML would double the quotes of an expression in a scalar with single quotes, and escape those with double ones.
-    literal = "\n" in text or ("{{" in text and ("'" in text or '"' in text))
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if literal else None)
-
-
-_Dumper.add_representer(str, _represent_text)
 
 
 def written(spec: Any) -> WrittenText | None:
@@ -255,23 +243,69 @@ def written(spec: Any) -> WrittenText | None:
         return None
     task: Raw = {"name": _NAME, "worker": "{{.device_1}}", **_shared(spec)}
     task["actions"] = [_old_action(action) for action in spec["actions"] if isinstance(action, dict)]
-    body = {"version": "0.1", "name": _NAME, "tasks": [task]}
+    writer = _Writer()
     try:
-        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
+        text = writer.document({"version": "0.1", "name": _NAME, "tasks": [task]})
     except (yaml.YAMLError, UnicodeError):
         return None
-    return WrittenText(f"{_header(text)}\n{text}", _old_texts(body))
+    return WrittenText(f"{_header(text)}\n{text}", writer.body)
 
 
-def _old_texts(value: Any) -> Any:
-    """Return a value with the expressions of v1alpha1; None if two of its keys become one, which YAML refuses."""
-    if isinstance(value, dict):
-        made = {_old_text(key): _old_texts(each) for key, each in value.items()}
-        return made if len(made) == len(value) and None not in made.values() else None
-    if isinstance(value, list):
-        items = [_old_texts(each) for each in value]
-        return None if None in items else items
-    return _old_text(value) if isinstance(value, str) else value
+_STR: Final = "tag:yaml.org,2002:str"
+_MAPPING: Final = yaml.MappingStartEvent(None, "tag:yaml.org,2002:map", implicit=True, flow_style=False)
+_SEQUENCE: Final = yaml.SequenceStartEvent(None, "tag:yaml.org,2002:seq", implicit=True, flow_style=False)
+_RESOLVER: Final[Any] = yaml.resolver.Resolver()
+_MAX_KNOWN_CHARACTERS: Final = 64
+
+
+class _Writer:
+    """Writes one YAML document with libyaml's emitter.
+
+    Texts with expressions are written so that the expressions stay as they are: without escapes, in one line.
+    """
+
+    def __init__(self) -> None:
+        self._stream = StringIO()
+        self._emit = yaml.CSafeDumper(self._stream, allow_unicode=True, width=1 << 30).emit
+        self.body: Any = None
+        """The value that was written, with the expressions of v1alpha1; None if two keys of a mapping became one."""
+
+    def document(self, value: Any) -> str:
+        """Return the text of a value. Raises yaml.YAMLError and UnicodeError."""
+        self._emit(yaml.StreamStartEvent())
+        self._emit(yaml.DocumentStartEvent(explicit=False))
+        self.body = self._write(value)
+        self._emit(yaml.DocumentEndEvent(explicit=False))
+        self._emit(yaml.StreamEndEvent())
+        return self._stream.getvalue()
+
+    def _write(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            self._emit(_MAPPING)
+            made = {self._write(key): self._write(each) for key, each in value.items()}
+            self._emit(yaml.MappingEndEvent())
+            return made if len(made) == len(value) and None not in made.values() else None
+        if isinstance(value, list):
+            self._emit(_SEQUENCE)
+            items = [self._write(each) for each in value]
+            self._emit(yaml.SequenceEndEvent())
+            return None if None in items else items
+        if not isinstance(value, str):
+            self._emit(yaml.ScalarEvent(None, "tag:yaml.org,2002:int", (True, False), str(value)))
+            return value
+        text = _old_text(value)
+        self._emit(_known_scalar(text) if len(text) <= _MAX_KNOWN_CHARACTERS else _scalar(text))
+        return text
+
+
+def _scalar(text: str) -> yaml.ScalarEvent:
+    # YAML would double the quotes of an expression in a scalar with single quotes, and escape those with double ones.
+    is_literal = "\n" in text or ("{{" in text and ("'" in text or '"' in text))
+    is_plain = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) == _STR
+    return yaml.ScalarEvent(None, _STR, (is_plain, True), text, style="|" if is_literal else None)
+
+
+_known_scalar: Final = lru_cache(maxsize=2048)(_scalar)
 
 
 def _header(text: str) -> str:
