@@ -11,7 +11,6 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,14 @@ from tink.api.v1alpha2 import Raw
 from tink.api.yaml import read
 from tink.kube.resources import NAMESPACE, OLD_HARDWARE, OLD_TEMPLATE, OLD_WORKFLOW, TEMPLATE, ResourceType
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
-from tink.kubeapi.apiserver.store.objects import Key, Write
+from tink.kubeapi.apiserver.store.objects import Key, StoredObject, Write
 from tink.offload import TURN_SECONDS
 
 OBJECTS = 10_000
 ROUNDS = 3
 PEER = "the same list in v1alpha2"
 _TEXT = """\
+# machine-00000
 version: "0.1"
 name: ubuntu
 global_timeout: 1800
@@ -49,7 +49,7 @@ tasks:
         timeout: 9600
         environment:
           DEST_DISK: {{ index .Hardware.Disks 0 }}
-          IMG_URL: http://10.0.0.1:8080/jammy-NUMBER.raw.gz
+          IMG_URL: http://10.0.0.1:8080/jammy.raw.gz
           COMPRESSED: true
       - name: write-netplan
         image: quay.io/tinkerbell/actions/writefile:latest
@@ -73,37 +73,27 @@ tasks:
 """
 
 
-def _named(kind: str, number: int, spec: Raw, api_version: str = versions.OLD) -> Raw:
-    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": f"x{number}"}, "spec": spec}
+def _named(kind: str, spec: Raw, api_version: str = versions.OLD) -> Raw:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": NAME}, "spec": spec}
 
 
-def _hardware(number: int) -> Raw:
-    high, low = divmod(number, 250)
-    text = MACHINE.format(number=number, mac=f"52:54:00:00:{high:02x}:{low:02x}", high=high, low=low + 2)
-    return _named("Hardware", number, next(read(text))["spec"])
-
-
-def _template(number: int) -> Raw:
-    return _named("Template", number, {"data": _TEXT.replace("NUMBER", str(number))})
-
-
-def _new_template(number: int) -> Raw:
-    return _named("Template", number, versions.convert(_template(number), versions.NEW)["spec"], versions.NEW)
-
-
-def _workflow(number: int) -> Raw:
-    params = {"device_1": f"52:54:00:00:{number // 250:02x}:{number % 250:02x}"}
-    spec = {"hardwareRef": f"x{number}", "templateRef": "x", "hardwareMap": params}
-    return _named("Workflow", number, spec)
-
-
-_CASES: list[tuple[str, ResourceType, ResourceType, Callable[[int], Raw]]] = [
-    ("Hardware", OLD_HARDWARE, OLD_HARDWARE, _hardware),
-    ("Templates of v1alpha1", OLD_TEMPLATE, OLD_TEMPLATE, _template),
-    ("Templates of v1alpha2", TEMPLATE, OLD_TEMPLATE, _new_template),
-    ("Workflows", OLD_WORKFLOW, OLD_WORKFLOW, _workflow),
+NAME, MAC = "machine-00000", "52:54:00:00:00:00"
+"""The name of the first object of each kind, and of what is named like it; its MAC address."""
+_HARDWARE = next(read(MACHINE.format(number=0, mac=MAC, high=0, low=2).replace("node-0", NAME)))["spec"]
+_NEW = versions.convert(_named("Template", {"data": _TEXT}), versions.NEW)["spec"]
+_WORKFLOW = {"hardwareRef": NAME, "templateRef": NAME, "hardwareMap": {"device_1": MAC}}
+_CASES: list[tuple[str, ResourceType, ResourceType, Raw]] = [
+    ("Hardware", OLD_HARDWARE, OLD_HARDWARE, _named("Hardware", _HARDWARE)),
+    ("Templates of v1alpha1", OLD_TEMPLATE, OLD_TEMPLATE, _named("Template", {"data": _TEXT})),
+    (
+        "Templates of v1alpha2",
+        TEMPLATE,
+        OLD_TEMPLATE,
+        _named("Template", {**_NEW, "env": {"NAME": NAME}}, versions.NEW),
+    ),
+    ("Workflows", OLD_WORKFLOW, OLD_WORKFLOW, _named("Workflow", _WORKFLOW)),
 ]
-"""Names for the table, the versions in which the objects are written and listed, and their makers."""
+"""Names for the table, the versions in which the objects are written and listed, and the first object."""
 
 
 def run(directory: Path) -> list[Row]:
@@ -116,11 +106,11 @@ async def _run(directory: Path) -> list[Row]:
     state = directory / "state"
     converters = dict.fromkeys(versions.DEFINITIONS, versions)
     async with serving(state, generate(serve_v1alpha1=True), converters=converters) as (_, client):
-        for number, (_, written, _, make) in enumerate(_CASES):
+        for number, (_, written, _, first) in enumerate(_CASES):
             await client.create(
                 NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"n{number}"}}
             )
-            await client.create(written, {**make(0), "metadata": {"name": "x0", "namespace": f"n{number}"}})
+            await client.create(written, {**first, "metadata": {"name": NAME, "namespace": f"n{number}"}})
     say(f"versions: {OBJECTS:,} objects of each kind are made")
     await _fill(state / "state.db")
     rows = []
@@ -143,28 +133,25 @@ async def _fill(database: Path) -> None:
     """Write the other objects of each kind into the store of a server that does not run."""
     store = ObjectStore(database, lambda _: None)
     await store.open()
-    for number, (_, written, _, make) in enumerate(_CASES):
+    for number, (_, written, _, _) in enumerate(_CASES):
         resource, namespace = f"tinkerbell.org/{written.plural}", f"n{number}"
-        first = await store.get(Key(resource, namespace, "x0"))
+        first = await store.get(Key(resource, namespace, NAME))
         if first is None:
             raise BenchError(f"versions: the first object of {resource} is not there")
         for start in range(1, OBJECTS, 500):
-            writes = (_write(store, resource, namespace, first.body, make(each)) for each in _numbers(start))
-            await asyncio.gather(*map(store.write, writes))
+            numbers = range(start, min(start + 500, OBJECTS))
+            await asyncio.gather(*(store.write(_clone(store, resource, namespace, first, each)) for each in numbers))
     await store.close()
 
 
-def _numbers(start: int) -> Iterator[int]:
-    yield from range(start, min(start + 500, OBJECTS))
-
-
-def _write(store: ObjectStore, resource: str, namespace: str, first: bytes, obj: Raw) -> Write:
-    new, likeness = versions.convert(obj, versions.NEW), orjson.loads(first)
-    version, name = store.next_version(), obj["metadata"]["name"]
-    metadata = likeness["metadata"] | {"name": name, "uid": f"{namespace}-{name}", "resourceVersion": str(version)}
-    metadata |= {"annotations": annotations} if (annotations := new["metadata"].get("annotations")) else {}
-    body = orjson.dumps({**likeness, "metadata": metadata, "spec": new["spec"]})
-    return Write(Key(resource, namespace, name), version, body, 0)
+def _clone(store: ObjectStore, resource: str, namespace: str, first: StoredObject, number: int) -> Write:
+    """Return the write of an object like the first one. A v1alpha1 text has the name in a comment."""
+    version, name = store.next_version(), f"{NAME[:-5]}{number:05}"
+    body = first.body.replace(NAME.encode(), name.encode())
+    body = body.replace(MAC.encode(), f"{MAC[:-5]}{number >> 8:02x}:{number & 255:02x}".encode())
+    obj = orjson.loads(body)
+    obj["metadata"] |= {"uid": f"{namespace}-{name}", "resourceVersion": str(version)}
+    return Write(Key(resource, namespace, name), version, orjson.dumps(obj), 0)
 
 
 class _Lists:

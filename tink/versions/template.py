@@ -42,7 +42,7 @@ MAX_PLAIN_BYTES: Final = 64 << 10
 MAX_TEXT_BYTES: Final = 3 << 20
 """Maximum bytes of a text after decompression: the maximum of an API request."""
 MAX_SHOWN_CHARACTERS: Final = 32 << 10
-"""Maximum length of a text whose actions are shown. Such a text takes at most about 0.1 s."""
+"""Maximum length of a text whose actions are shown. It takes some 10 ms, and 0.3 s if it is one error after another."""
 MAX_INCOMPLETE_CHARACTERS: Final = 1024
 MAX_KNOWN_BYTES: Final = 4 << 20
 """Maximum memory of the texts that were converted last, with their actions."""

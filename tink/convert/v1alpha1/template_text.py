@@ -28,6 +28,7 @@ from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
 from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
 from tink.convert.v1alpha1.expressions import EXPRESSION, MAX_KNOWN_CHARACTERS, MAX_KNOWN_EXPRESSIONS
+from tink.errors import TinkedgeError
 from tink.template.lexer import Token, TokenKind, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
@@ -112,7 +113,7 @@ def find_expressions(text: str) -> list[Expression]:
     return expressions
 
 
-class TextError(ValueError):
+class TextError(TinkedgeError, ValueError):
     """The text is no Go template, or too long a one. `line` is counted from 1; 0 for the whole text."""
 
     def __init__(self, message: str, line: int = 0) -> None:
@@ -122,7 +123,7 @@ class TextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What an expression is, wherever it stands."""
+    """The parts of an expression that do not depend on the text around it."""
 
     role: Role
     word: str
