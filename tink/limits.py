@@ -6,6 +6,7 @@ OncePer, Tally            each key once in an interval; a maximum number of keys
 LimitedLog                log lines at a bounded rate
 Backoff                   growing delays between attempts
 Newest                    a mapping of bounded size that drops old entries
+RecentlyUsed              a cache of a bounded number of bytes
 shrink_to_fit             bytes in memory of exactly their size, for caches that count it
 FairQueue, FairSemaphore  serve namespaces in turn
 PrioritySemaphore         serves waiters by priority
@@ -27,6 +28,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from tink.printable import printable
@@ -315,6 +317,55 @@ class Newest(OrderedDict[T, S]):
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
+
+
+class RecentlyUsed(Generic[T, S]):
+    """A cache of entries of at most `most` bytes together. It drops the least recently used entry first.
+
+    An entry of more than an eighth of that is not kept, because it would displace many others. All threads may use it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[T, tuple[S, int]] = OrderedDict()
+        self._lock = Lock()
+        self.size_bytes = 0
+        """The bytes of all entries."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: T) -> S | None:
+        """Return the value of a key, and mark it as recently used; None if it is not kept."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
+
+    def put(self, key: T, value: S, size: int, *, displaces: bool = True) -> None:
+        """Keep a value. `size` is the memory of key and value, in bytes.
+
+        With `displaces=False`, the value is kept only if there is room for it.
+        """
+        if size > self._most // 8:
+            return
+        with self._lock:
+            if not displaces and self.size_bytes + size > self._most:
+                return
+            if key in self._entries:
+                self.size_bytes -= self._entries.pop(key)[1]
+            self._entries[key] = value, size
+            self.size_bytes += size
+            while self.size_bytes > self._most:
+                self.size_bytes -= self._entries.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        with self._lock:
+            self._entries.clear()
+            self.size_bytes = 0
 
 
 def shrink_to_fit(text: bytes) -> bytes:

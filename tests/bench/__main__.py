@@ -39,6 +39,7 @@ from tests.bench import (
     templates,
     tftp,
     turns,
+    versions,
     workflows,
 )
 from tests.bench.bed import BenchError, cores
@@ -53,6 +54,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "memory": memory.run,
     "templates": templates.run,
     "convert": convert.run,
+    "versions": versions.run,
     "image2disk": image2disk.run,
     "api": api.run,
     "workflows": workflows.run,

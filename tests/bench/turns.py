@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import sys
 import time
 from asyncio import events
@@ -104,6 +105,17 @@ async def _longest_step(kubeconfig: Path, directory: Path, method: str, path: st
     url = f"{cluster['server']}/apis/tinkerbell.org/v1alpha2/namespaces/default/{path}"
     headers = ["-H", f"Authorization: Bearer {token}", "-H", f"Content-Type: {media}", "-H", "Expect:"]
     command = ["curl", "-s", "-o", str(directory / "answer"), "--cacert", str(authority), *headers, "-X", method]
+    with timed_steps() as steps:
+        process = await asyncio.create_subprocess_exec(*command, "--data-binary", f"@{file}", url)
+        await asyncio.sleep(0)
+        steps.clear()  # the start of the process belongs to no request
+        await process.wait()
+    return max(steps) * 1000
+
+
+@contextlib.contextmanager
+def timed_steps() -> Iterator[list[float]]:
+    """Return a list that receives the processor time of each step of the event loop, in seconds."""
     steps: list[float] = []
     original = events.Handle._run
 
@@ -114,10 +126,6 @@ async def _longest_step(kubeconfig: Path, directory: Path, method: str, path: st
 
     events.Handle._run = timed  # type: ignore[method-assign]
     try:
-        process = await asyncio.create_subprocess_exec(*command, "--data-binary", f"@{file}", url)
-        await asyncio.sleep(0)
-        steps.clear()  # the start of the process belongs to no request
-        await process.wait()
+        yield steps
     finally:
         events.Handle._run = original  # type: ignore[method-assign]
-    return max(steps) * 1000

@@ -17,6 +17,7 @@ from tink.limits import (
     LimitedLog,
     OncePer,
     PrioritySemaphore,
+    RecentlyUsed,
     Tally,
     TokenBuckets,
     Waiter,
@@ -336,3 +337,35 @@ def test_after_any_coming_and_leaving_all_slots_are_free_again(most: int, steps:
         assert bench.semaphore._semaphore._free == most
 
     asyncio.run(play())
+
+
+def test_recently_used_entries_are_kept_up_to_a_number_of_bytes() -> None:
+    cache = RecentlyUsed[str, int](80)
+    for number in range(8):
+        cache.put(f"k{number}", number, 10)
+    assert cache.get("k0") == 0
+    cache.put("new", 9, 10)
+    assert (cache.get("k0"), cache.get("k1"), cache.get("new")) == (0, None, 9)
+    assert (len(cache), cache.size_bytes) == (8, 80)
+
+
+def test_entry_that_would_displace_many_others_is_not_kept() -> None:
+    cache = RecentlyUsed[str, int](80)
+    cache.put("large", 1, 11)
+    assert (cache.get("large"), len(cache), cache.size_bytes) == (None, 0, 0)
+
+
+def test_entry_that_may_not_displace_others_is_kept_while_there_is_room() -> None:
+    cache = RecentlyUsed[str, int](80)
+    for number in range(9):
+        cache.put(f"k{number}", number, 10, displaces=False)
+    assert [cache.get(f"k{number}") for number in (0, 7, 8)] == [0, 7, None]
+
+
+def test_replaced_entry_counts_once() -> None:
+    cache = RecentlyUsed[str, int](80)
+    cache.put("k", 1, 10)
+    cache.put("k", 2, 5)
+    assert (cache.get("k"), cache.size_bytes) == (2, 5)
+    cache.clear()
+    assert (cache.get("k"), cache.size_bytes) == (None, 0)

@@ -22,7 +22,7 @@ from tink.api.mistakes import Reason as MistakeReason
 from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.errors import TinkedgeError
 from tink.versions.hardware import HARDWARE, ignored_fields, is_uefi
-from tink.versions.residue import NEW, OLD, Kind, translate
+from tink.versions.residue import MAX_RESIDUE_BYTES, NEW, OLD, Kind, translate
 from tink.versions.template import TEMPLATE, text_of
 from tink.versions.workflow import WORKFLOW
 
@@ -34,6 +34,10 @@ MAX_NAMED: Final = 5
 """Maximum number of fields that a mistake names."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in a message."""
+_WEIGHT: Final = 2
+_TEMPLATE_WEIGHT: Final = 16
+"""Time of a conversion, as a multiple of that to check JSON of the same size."""
+_UNPACKED: Final = MAX_RESIDUE_BYTES
 
 
 class ConversionError(TinkedgeError):
@@ -74,6 +78,16 @@ def restore(new: Raw, old: Raw) -> None:
     new["metadata"]["annotations"] = {V1ALPHA2_ANNOTATION: kept, **annotations}
 
 
+def weight(body: bytes) -> int:
+    """Return the time that the conversion of an object's JSON takes at most, in bytes of JSON (`tink.offload`).
+
+    A residue or text that is compressed may be a thousand times as long as it seems. The text of a Template is parsed.
+    """
+    if b"gzip" in body:
+        return _UNPACKED
+    return len(body) * (_TEMPLATE_WEIGHT if b'"kind":"Template"' in body else _WEIGHT)
+
+
 def ignored_field_mistakes(hardware: Raw) -> list[Mistake]:
     """Return the mistake of a stored Hardware with fields of v1alpha1 that have no effect, if it has any."""
     found = ignored_fields(hardware)
@@ -99,4 +113,5 @@ __all__ = [
     "is_uefi",
     "restore",
     "text_of",
+    "weight",
 ]

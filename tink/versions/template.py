@@ -19,8 +19,10 @@ import binascii
 import hashlib
 import json
 import re
+import sys
 import zlib
 from functools import lru_cache
+from io import StringIO
 from typing import Any, Final
 
 import orjson
@@ -29,8 +31,9 @@ import yaml
 from tink.api.annotations import INCOMPLETE_ANNOTATION, TEMPLATE_TEXT_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.findings import FindingKind, Findings, ObjectPlace
-from tink.convert.v1alpha1 import convert_template
+from tink.convert.v1alpha1 import actions_of
 from tink.errors import TinkedgeError
+from tink.limits import RecentlyUsed, shrink_to_fit
 from tink.printable import printable
 from tink.versions.residue import MISSING, Kind
 
@@ -39,8 +42,12 @@ MAX_PLAIN_BYTES: Final = 64 << 10
 MAX_TEXT_BYTES: Final = 3 << 20
 """Maximum bytes of a text after decompression: the maximum of an API request."""
 MAX_SHOWN_CHARACTERS: Final = 32 << 10
-"""Maximum length of a text whose actions are shown. Such a text takes at most about 0.1 s."""
+"""Maximum length of a text whose actions are shown. It takes some 10 ms, and 0.3 s if it is one error after another."""
 MAX_INCOMPLETE_CHARACTERS: Final = 1024
+MAX_KNOWN_BYTES: Final = 4 << 20
+"""Maximum memory of the texts that were converted last, with their actions."""
+_ENTRY_BYTES: Final = 1500
+"""Approximate memory of such a text besides text and actions, with the longest reason."""
 
 _MARK: Final = "actions sha256:"
 _GZIP: Final = " gzip"
@@ -121,13 +128,24 @@ def _hash(text: str) -> str:
 class _KeptText(dict[str, Any]):
     """A v1alpha1 view whose text was kept in the v1alpha2 view `source`, which `up` returns without a conversion.
 
-    To convert a text takes some 2 ms, and each reading of a Template compares its view with the stored object. The hash
+    To convert a text takes some ms, and each reading of a Template compares its view with the stored object. The hash
     proves that the actions are those of this text.
     """
 
     def __init__(self, text: str, source: Raw) -> None:
         super().__init__(spec={"data": text})
         self.source = source
+
+
+class WrittenText(dict[str, Any]):
+    """A v1alpha1 view whose text `down` has written, and the value that the text has in YAML; None if it must be read.
+
+    To read the text takes longer than to write it.
+    """
+
+    def __init__(self, text: str, body: Raw | None) -> None:
+        super().__init__(spec={"data": text})
+        self.body = body
 
 
 def up(view: Raw, _metadata: Raw) -> Raw:
@@ -137,7 +155,7 @@ def up(view: Raw, _metadata: Raw) -> Raw:
     text = as_mapping(view.get("spec")).get("data")
     if not isinstance(text, str):
         return {"spec": _copy(_PLACEHOLDER), "annotations": {INCOMPLETE_ANNOTATION: _NO_TEXT}}
-    found, problem = _shown(text)
+    found, problem = _shown(text, view.body if isinstance(view, WrittenText) else None)
     spec: Raw = orjson.loads(found)
     annotations = {}
     if problem or not _is_written(text):
@@ -147,19 +165,30 @@ def up(view: Raw, _metadata: Raw) -> Raw:
     return {"spec": spec, **({"annotations": annotations} if annotations else {})}
 
 
-@lru_cache(maxsize=256)
-def _shown(text: str) -> tuple[bytes, str]:
-    """Return the actions that show a text as JSON, and the reason if it has none: one sentence of one line."""
+_shown_texts: Final = RecentlyUsed[str, tuple[bytes, str]](MAX_KNOWN_BYTES)
+
+
+def _shown(text: str, body: Raw | None) -> tuple[bytes, str]:
+    """Return the actions that show a text as JSON, and the reason if it has none: one sentence of one line.
+
+    `body` is the value of the text if it is known without reading the text.
+    """
     if len(text) > MAX_SHOWN_CHARACTERS:
         problem = f"it has {len(text)} characters, more than {MAX_SHOWN_CHARACTERS}"
         return orjson.dumps(_PLACEHOLDER), f"{_UNREADABLE}{problem}"
+    found = _shown_texts.get(text)
+    if found is None:
+        found = _converted(text, body)
+        _shown_texts.put(text, found, sys.getsizeof(text) + sys.getsizeof(found[0]) + _ENTRY_BYTES)
+    return found
+
+
+def _converted(text: str, body: Raw | None) -> tuple[bytes, str]:
     findings = Findings(_SOURCE)
-    obj = {"metadata": {"name": _NAME}, "spec": {"data": text}}
-    problem = ""
     try:
-        made = convert_template(obj, findings)
-        if made:
-            return orjson.dumps(made[0]["spec"]), ""
+        spec = actions_of(text, _NAME, findings, body)
+        if spec is not None:
+            return shrink_to_fit(orjson.dumps(spec)), ""
         problem = next((f"{each.path}: {each.reason}" for each in findings if each.kind is FindingKind.ERROR), "")
     except (TinkedgeError, *_PANICS) as error:
         problem = str(error) or type(error).__name__
@@ -185,10 +214,10 @@ def down(view: Raw, _metadata: Raw) -> Raw:
     spec, annotations = view.get("spec"), as_mapping(view.get("annotations"))
     text = _matching_text(annotations.get(TEMPLATE_TEXT_ANNOTATION), spec)
     if text is None:
-        text = _written(spec)
-    elif annotations.keys() == {TEMPLATE_TEXT_ANNOTATION} and spec != _PLACEHOLDER:
+        return written(spec) or {}
+    if annotations.keys() == {TEMPLATE_TEXT_ANNOTATION} and spec != _PLACEHOLDER:
         return _KeptText(text, {"spec": spec, "annotations": annotations})
-    return {} if text is None else {"spec": {"data": text}}
+    return {"spec": {"data": text}}
 
 
 _EXPRESSION: Final = re.compile(r"\{\{.*?\}\}", re.DOTALL)
@@ -201,21 +230,11 @@ def _old_expression(match: re.Match[str]) -> str:
     return _DISKS.sub(".Hardware.Disks", _PARAM.sub(".", match[0]))
 
 
-class _Dumper(yaml.CSafeDumper):
-    """Writes texts with expressions so that the expressions stay as they are: without escapes, in one line."""
+def _old_text(text: str) -> str:
+    return _EXPRESSION.sub(_old_expression, text) if "{{" in text else text
 
 
-def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    text = _EXPRESSION.sub(_old_expression, text)
-    # YAML would double the quotes of an expression in a scalar with single quotes, and escape those with double ones.
-    literal = "\n" in text or ("{{" in text and ("'" in text or '"' in text))
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if literal else None)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def _written(spec: Any) -> str | None:
+def written(spec: Any) -> WrittenText | None:
     """Return a v1alpha1 text with the actions of a v1alpha2 spec; None if it has none. `cmd` has no place there.
 
     Fields of another type than v1alpha2's are left out.
@@ -224,12 +243,69 @@ def _written(spec: Any) -> str | None:
         return None
     task: Raw = {"name": _NAME, "worker": "{{.device_1}}", **_shared(spec)}
     task["actions"] = [_old_action(action) for action in spec["actions"] if isinstance(action, dict)]
-    body = {"version": "0.1", "name": _NAME, "tasks": [task]}
+    writer = _Writer()
     try:
-        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
+        text = writer.document({"version": "0.1", "name": _NAME, "tasks": [task]})
     except (yaml.YAMLError, UnicodeError):
         return None
-    return f"{_header(text)}\n{text}"
+    return WrittenText(f"{_header(text)}\n{text}", writer.body)
+
+
+_STR: Final = "tag:yaml.org,2002:str"
+_MAPPING: Final = yaml.MappingStartEvent(None, "tag:yaml.org,2002:map", implicit=True, flow_style=False)
+_SEQUENCE: Final = yaml.SequenceStartEvent(None, "tag:yaml.org,2002:seq", implicit=True, flow_style=False)
+_RESOLVER: Final[Any] = yaml.resolver.Resolver()
+_MAX_KNOWN_CHARACTERS: Final = 64
+
+
+class _Writer:
+    """Writes one YAML document with libyaml's emitter.
+
+    Texts with expressions are written so that the expressions stay as they are: without escapes, in one line.
+    """
+
+    def __init__(self) -> None:
+        self._stream = StringIO()
+        self._emit = yaml.CSafeDumper(self._stream, allow_unicode=True, width=1 << 30).emit
+        self.body: Any = None
+        """The value that was written, with the expressions of v1alpha1; None if two keys of a mapping became one."""
+
+    def document(self, value: Any) -> str:
+        """Return the text of a value. Raises yaml.YAMLError and UnicodeError."""
+        self._emit(yaml.StreamStartEvent())
+        self._emit(yaml.DocumentStartEvent(explicit=False))
+        self.body = self._write(value)
+        self._emit(yaml.DocumentEndEvent(explicit=False))
+        self._emit(yaml.StreamEndEvent())
+        return self._stream.getvalue()
+
+    def _write(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            self._emit(_MAPPING)
+            made = {self._write(key): self._write(each) for key, each in value.items()}
+            self._emit(yaml.MappingEndEvent())
+            return made if len(made) == len(value) and None not in made.values() else None
+        if isinstance(value, list):
+            self._emit(_SEQUENCE)
+            items = [self._write(each) for each in value]
+            self._emit(yaml.SequenceEndEvent())
+            return None if None in items else items
+        if not isinstance(value, str):
+            self._emit(yaml.ScalarEvent(None, "tag:yaml.org,2002:int", (True, False), str(value)))
+            return value
+        text = _old_text(value)
+        self._emit(_known_scalar(text) if len(text) <= _MAX_KNOWN_CHARACTERS else _scalar(text))
+        return text
+
+
+def _scalar(text: str) -> yaml.ScalarEvent:
+    # YAML would double the quotes of an expression in a scalar with single quotes, and escape those with double ones.
+    is_literal = "\n" in text or ("{{" in text and ("'" in text or '"' in text))
+    is_plain = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) == _STR
+    return yaml.ScalarEvent(None, _STR, (is_plain, True), text, style="|" if is_literal else None)
+
+
+_known_scalar: Final = lru_cache(maxsize=2048)(_scalar)
 
 
 def _header(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.versions.properties import (
+    OBJECTS,
     check_down_and_up,
     check_up_and_down,
     damaged,
@@ -26,10 +27,14 @@ from tink.api.annotations import (
     V1ALPHA2_ANNOTATION,
 )
 from tink.api.v1alpha2 import Raw
+from tink.convert.findings import Findings, ObjectPlace
+from tink.convert.v1alpha1 import actions_of
+from tink.convert.v1alpha1.template_text import read as read_text
+from tink.convert.v1alpha1.template_text import read_written
 from tink.template import parse_fields
 from tink.versions import NEW, OLD, convert, text_of
 from tink.versions.rendering import render
-from tink.versions.template import MAX_PLAIN_BYTES, MAX_SHOWN_CHARACTERS
+from tink.versions.template import MAX_PLAIN_BYTES, MAX_SHOWN_CHARACTERS, written
 
 TEXT = """\
 version: "0.1"
@@ -230,6 +235,72 @@ def test_partial_objects_are_converted_in_both_directions() -> None:
         part = partial(obj, rng)
         target = NEW if part["apiVersion"] == OLD else OLD
         assert convert(part, target) == convert(copy.deepcopy(part), target)
+
+
+_ODD = [
+    *(
+        "a",
+        "b ",
+        "  c",
+        "\n",
+        " \n",
+        "x: y",
+        "- z",
+        "# c",
+        "'",
+        '"',
+        "\t",
+        "é",
+        "\u2028",
+        "\r",
+        "{",
+        "}",
+        "{{",
+        "}}",
+        "~",
+    ),
+    *("{{ .x }}", "{{ .Params.y }}", "{{- .x }}", "{{ .x -}}", '{{ printf "%s" .x }}', "{{ .x\n }}", "{{ . | quote }}"),
+    *("{{ if .x }}", "{{- if .x -}}", "{{ else }}", "{{ end }}", "{{- end }}", "{{ range $i, $n := .l }}", "{{ $i }}"),
+    *(
+        "{{ $x := 1 }}",
+        "{{ $x }}",
+        "{{ $x = 2 }}",
+        "{{/* c */}}",
+        "{{}}",
+        '{{ template "t" . }}',
+        "tplqv0z",
+        "<<",
+        "---",
+    ),
+]
+
+
+def _odd_text(rng: random.Random) -> str:
+    return "".join(rng.choice(_ODD) for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 5])))
+
+
+def random_odd(rng: random.Random) -> Raw:
+    """Return a spec with odd texts in a few places, and a written text that has to be read only if they are there."""
+    places = [("args", [_odd_text(rng)]), ("env", {"K": _odd_text(rng)}), ("env", {_odd_text(rng): "v"})]
+    places += [("image", _odd_text(rng)), ("volumes", [_odd_text(rng)]), ("timeout", rng.randrange(9))]
+    places += [("pidNamespace", _odd_text(rng)), ("networkNamespace", _odd_text(rng))]
+    actions = [{"name": f"a{index}", "image": "i", **dict(rng.sample(places, 2))} for index in range(2)]
+    return {"actions": actions, **({"env": {"S": _odd_text(rng)}} if rng.random() < 0.2 else {})}
+
+
+def test_written_text_has_the_actions_that_reading_it_gives() -> None:
+    place = ObjectPlace("", 0, "Template")
+    known = 0
+    for spec in random_objects(random_odd, 11):
+        made = written(spec)
+        assert made is not None
+        text, body = made["spec"]["data"], made.body
+        assert actions_of(text, "t", Findings(place), body) == actions_of(text, "t", Findings(place))
+        content = None if body is None else read_written(body)
+        if content is not None:
+            known += 1
+            assert content.value == read_text(text).value
+    assert known > OBJECTS // 10
 
 
 # --- corpora

@@ -22,4 +22,14 @@ def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[R
     return convert_template(obj, findings, registry)
 
 
-__all__ = ["API_VERSION", "convert_hardware", "convert_template", "convert_workflow"]
+def actions_of(text: str, name: str, findings: Findings, body: Raw | None = None) -> Raw | None:
+    """Return the spec of the Template, without the comments of its text; None if there is an error.
+
+    `body` is the value that PyYAML has written the text of, if that is known: to read the text takes longer.
+    """
+    from tink.convert.v1alpha1.template import actions_of
+
+    return actions_of(text, name, findings, body)
+
+
+__all__ = ["API_VERSION", "actions_of", "convert_hardware", "convert_template", "convert_workflow"]

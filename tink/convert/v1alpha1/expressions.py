@@ -8,7 +8,7 @@ without a Shape is the same in both versions.
 
 The text of a field is parsed with the parser of `tink.template`. A walk over the tree keeps the Shape of dot and of
 each variable. Each change is an edit of the text at the positions of its tokens, so all other text stays as it was
-written.
+written. An expression that depends on no other one is rewritten by itself, once for all texts that have it.
 
 `contains`, `hasPrefix` and `hasSuffix` change the order of their operands. The controllers in use took them from Sprig,
 where the part comes first. In v1alpha2 the text comes first, as in Go's strings package and in Tink before Sprig.
@@ -16,15 +16,17 @@ where the part comes first. In v1alpha2 the text comes first, as in Go's strings
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tink.api.annotations import INSTANCE_ID_ANNOTATION
 from tink.template import TemplateSyntaxError, nodes
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import TokenKind, lex
-from tink.template.parser import FIRST_SLOT, parse
+from tink.template.parser import FIRST_SLOT, MAX_TOKENS, parse
 
 FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
 """The key of the "first" interface: the lowest MAC address. `{root}` becomes "$" where dot is not the root."""
@@ -172,6 +174,51 @@ def rewrite(text: str) -> Rewritten:
     """Rewrite a field's text of a v1alpha1 Template for v1alpha2. Raises nothing: `errors` says what is wrong."""
     if "{{" not in text:
         return Rewritten(text)
+    found = _rewritten_one_by_one(text) if len(text) <= MAX_TOKENS else None
+    if found is None:
+        found = _known_text(text) if len(text) <= MAX_KNOWN_TEXT_CHARACTERS else _rewritten(text)
+    return replace(found, notices=[*found.notices], errors=[*found.errors])
+
+
+EXPRESSION = re.compile(r"""\{\{(?:[^{}"'`/]|"[^"\\\n{}]*")*\}\}""")
+"""An expression that ends at its first `}}`: without comments, and without quotes that could hide its end."""
+MAX_KNOWN_EXPRESSIONS = 2048
+MAX_KNOWN_CHARACTERS = 200
+"""Maximum number of expressions that are kept rewritten, and their maximum length."""
+MAX_KNOWN_TEXTS = 256
+MAX_KNOWN_TEXT_CHARACTERS = 4096
+"""Maximum number of texts that are kept rewritten, and their maximum length: scripts that many Templates have."""
+
+
+def _rewritten_one_by_one(text: str) -> Rewritten | None:
+    """Rewrite each expression by itself; None if one of them depends on others, or has an error."""
+    parts: list[str] = []
+    notices: dict[str, None] = {}
+    at = 0
+    while (start := text.find("{{", at)) >= 0:
+        match = EXPRESSION.match(text, start)
+        found = _known_expression(match[0]) if match is not None and len(match[0]) <= MAX_KNOWN_CHARACTERS else None
+        if match is None or found is None:
+            return None
+        parts += [text[at:start], found.text]
+        notices.update(dict.fromkeys(found.notices))
+        at = match.end()
+    return Rewritten("".join([*parts, text[at:]]), [*notices])
+
+
+@lru_cache(MAX_KNOWN_EXPRESSIONS)
+def _known_expression(expression: str) -> Rewritten | None:
+    """Rewrite an expression by itself; None if it has an error, as a part of control flow or an outer variable has."""
+    found = _rewritten(expression)
+    return None if found.errors else found
+
+
+@lru_cache(MAX_KNOWN_TEXTS)
+def _known_text(text: str) -> Rewritten:
+    return _rewritten(text)
+
+
+def _rewritten(text: str) -> Rewritten:
     try:
         trees = parse(text, _AnyName(), "the expression")
     except TemplateSyntaxError as error:

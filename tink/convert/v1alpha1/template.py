@@ -24,8 +24,8 @@ from tink.convert.documents import END
 from tink.convert.fields import Fields, carried, says_nothing, type_name
 from tink.convert.findings import Findings
 from tink.convert.v1alpha1.expressions import rewrite
-from tink.convert.v1alpha1.template_text import Content, read
-from tink.exec_limits import unstartable_template
+from tink.convert.v1alpha1.template_text import Content, read, read_written
+from tink.exec_limits import MAX_STRING_BYTES, unstartable_template
 from tink.template import TemplateError
 from tink.template.compile import render
 
@@ -37,6 +37,8 @@ _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|comman
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
 _PID = re.compile(r"(?<=\])\.(?:namespaces\.)?pid\Z")
 _MAX_LINES_SHOWN = 20
+_SURELY_STARTABLE = MAX_STRING_BYTES // 4
+"""Characters of a text, of at most 4 bytes each, that Linux accepts if none is NUL."""
 _HUB = (
     "{image} names no registry, so it is Docker Hub's; tink-worker put its own (docker_registry=) before each image: "
     "--image-registry HOST does the same"
@@ -54,6 +56,22 @@ def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[R
     return _Conversion(obj, findings, registry).result()
 
 
+def actions_of(text: str, name: str, findings: Findings, body: Raw | None = None) -> Raw | None:
+    """Return the spec that `convert_template` makes of a text, whose comments are ignored; None if there is an error.
+
+    `name` is that of the Template. `body` is the value that PyYAML has written the text of, if that is known. Then the
+    text is read only if its value is not certain, or to name the line of an error.
+    """
+    obj = {"metadata": {"name": name}, "spec": {"data": text}}
+    content = read_written(body) if body is not None else None
+    if content is not None:
+        made = _Conversion(obj, Findings(findings.source), "", content).result()
+        if made:
+            return as_mapping(made[0]["spec"])
+    made = _Conversion(obj, findings, "", read(text, with_comments=False)).result()
+    return as_mapping(made[0]["spec"]) if made else None
+
+
 def global_timeout(obj: Raw) -> int | None:
     """Return the seconds that a v1alpha1 Template allows a Workflow; None if it has no readable limit."""
     data = as_mapping(obj.get("spec")).get("data")
@@ -64,10 +82,12 @@ def global_timeout(obj: Raw) -> int | None:
 class _Conversion:
     """The conversion of one Template."""
 
-    def __init__(self, obj: Raw, findings: Findings, registry: str) -> None:
+    def __init__(self, obj: Raw, findings: Findings, registry: str, content: Content | None = None) -> None:
+        """Convert an object. `content` is that of its text, if the text was read before."""
         self._top = Fields(obj, findings)
         self._findings = findings
         self._registry = registry.rstrip("/")
+        self._read = content
         self._content = Content(None)
         self._places: dict[str, str] = {}
         """Path in the text -> path in the result, for fields that `_place` does not know."""
@@ -93,7 +113,7 @@ class _Conversion:
             what = "empty" if says_nothing(data) or isinstance(data, str) else type_name(data)
             self._findings.error(DATA, f"must be a text with the Template's tasks, is {what}")
             return {}
-        self._content = read(data)
+        self._content = self._read if self._read is not None else read(data)
         for problem in self._content.problems:
             self._findings.error(DATA, str(problem))
         if not self._content.problems and not isinstance(self._content.value, dict):
@@ -281,7 +301,7 @@ class _Conversion:
         for index, part in enumerate(command):
             text = self._rendered(f"{at}[{index}]", part or "", bounds.MAX_TEXT_CHARACTERS)
             found.append(text)
-            self._startable(f"{at}[{index}]", text, args=[text])
+            self._startable(f"{at}[{index}]", text)
         return found
 
     def _timeout(self, action: Fields, result: Raw) -> None:
@@ -325,7 +345,7 @@ class _Conversion:
             if not new or ("=" in new and "{{" not in new):
                 self._findings.error(at, rules.ENV_NAMES.message)
             found[new] = self._rendered(at, text or "", bounds.MAX_TEXT_CHARACTERS)
-            self._startable(at, found[new], env={new: found[new]})
+            self._startable(at, found[new], new)
         self._bound(fields.at("environment"), bounds.MAX_VARIABLES, len(found))
         return found
 
@@ -362,10 +382,15 @@ class _Conversion:
             self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")
         return found.text
 
-    def _startable(self, at: str, text: str, **part: Any) -> None:
-        """Report a text that Linux does not accept as an argument or a variable. Longer texts were reported before."""
-        if len(text) > bounds.MAX_TEXT_CHARACTERS:
+    def _startable(self, at: str, text: str, name: str | None = None) -> None:
+        """Report a text that Linux does not accept as an argument, or as a variable with this name.
+
+        Longer texts were reported before.
+        """
+        both = text if name is None else f"{name}={text}"
+        if len(text) > bounds.MAX_TEXT_CHARACTERS or (len(both) < _SURELY_STARTABLE and "\0" not in both):
             return
+        part = {"args": [text]} if name is None else {"env": {name: text}}
         for excess in unstartable_template({"spec": {"actions": [part]}}):
             self._findings.error(at, excess.message)
 

@@ -15,9 +15,10 @@ Three rules keep the meaning exact:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +27,8 @@ import yaml
 from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, as_yaml_error
 from tink.convert.documents import collect, has_comments
 from tink.convert.findings import Comment
+from tink.convert.v1alpha1.expressions import EXPRESSION, MAX_KNOWN_CHARACTERS, MAX_KNOWN_EXPRESSIONS
+from tink.errors import TinkedgeError
 from tink.template.lexer import Token, TokenKind, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
@@ -63,7 +66,7 @@ class Expression:
     """The keyword, for messages."""
     trims_left: bool
     trims_right: bool
-    uses: set[str]
+    uses: frozenset[str]
     sets: str
     unquoted: str
     """The expression without its quote function; empty if it has none."""
@@ -77,9 +80,9 @@ class Expression:
     seen: bool = False
 
 
-def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
-    """Return the expressions of a text, in order. `tokens` are those of Go's lexer, without an error token."""
-    expressions = list(_each(text, tokens))
+def find_expressions(text: str) -> list[Expression]:
+    """Return the expressions of a text, in order. Raises TextError if the text is no Go template."""
+    expressions = list(_each(text))
     # Mark expressions on lines that hold only expressions that print nothing.
     group: list[Expression] = []
     for index, each in enumerate(expressions):
@@ -110,34 +113,98 @@ def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
     return expressions
 
 
-def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
-    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is TokenKind.LEFT_DELIM}
-    at, line, counted = 0, 1, 0
-    while (start := text.find(BRACES, at)) >= 0:
+class TextError(TinkedgeError, ValueError):
+    """The text is no Go template, or too long a one. `line` is counted from 1; 0 for the whole text."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The parts of an expression that do not depend on the text around it."""
+
+    role: Role
+    word: str
+    uses: frozenset[str]
+    sets: str
+    unquoted: str
+
+
+def _each(text: str) -> Iterator[Expression]:
+    known = _known_forms(text) if len(text) <= MAX_TOKENS else None
+    forms: Iterable[tuple[int, int, _Form]] = known if known is not None else _lexed_forms(text)
+    line, counted = 1, 0
+    for start, end, form in forms:
         line += text.count("\n", counted, start)
         counted = start
-        index = ends.get(start)
-        if index is None:
-            end = text.find("}}", text.find("*/", start)) + 2
-            inside: list[Token] = []
-        else:
-            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is TokenKind.RIGHT_DELIM)
-            end = tokens[stop].position + 2
-            inside = [token for token in tokens[index + 1 : stop] if token.kind is not TokenKind.SPACE]
-        role, sets = _role(inside)
         yield Expression(
             start,
             end,
             line,
-            role,
-            inside[0].text if inside else "",
+            form.role,
+            form.word,
             trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
             trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
-            uses={token.text for token in inside if token.kind is TokenKind.VARIABLE and token.text != "$"},
-            sets=sets,
-            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
+            uses=form.uses,
+            sets=form.sets,
+            unquoted=form.unquoted,
         )
-        at = end
+
+
+def _known_forms(text: str) -> list[tuple[int, int, _Form]] | None:
+    """Return start, end and form of each expression; None if one of them can't be read without what is before it."""
+    found: list[tuple[int, int, _Form]] = []
+    at = 0
+    while (start := text.find(BRACES, at)) >= 0:
+        match = EXPRESSION.match(text, start)
+        form = _known_form(match[0]) if match is not None and len(match[0]) <= MAX_KNOWN_CHARACTERS else None
+        if match is None or form is None:
+            return None
+        at = match.end()
+        found.append((start, at, form))
+    return found
+
+
+@lru_cache(MAX_KNOWN_EXPRESSIONS)
+def _known_form(expression: str) -> _Form | None:
+    """Return the form of an expression; None if Go's lexer finds an error in it."""
+    tokens = lex(expression)
+    return None if any(token.kind is TokenKind.ERROR for token in tokens) else _form(expression, 0, tokens[1:-2])
+
+
+def _lexed_forms(text: str) -> Iterator[tuple[int, int, _Form]]:
+    tokens = lex(text)
+    broken = next((token for token in tokens if token.kind is TokenKind.ERROR), None)
+    if broken is not None:
+        raise TextError(f"no Go template: {broken}", broken.line)
+    if len(tokens) > MAX_TOKENS:
+        raise TextError(f"the text has more than {MAX_TOKENS} tokens")
+    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is TokenKind.LEFT_DELIM}
+    at = 0
+    while (start := text.find(BRACES, at)) >= 0:
+        index = ends.get(start)
+        if index is None:
+            at = text.find("}}", text.find("*/", start)) + 2
+            yield start, at, _form(text, start, [])
+        else:
+            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is TokenKind.RIGHT_DELIM)
+            at = tokens[stop].position + 2
+            yield start, at, _form(text, start, tokens[index + 1 : stop])
+
+
+def _form(text: str, start: int, tokens: list[Token]) -> _Form:
+    """Return the form of the expression that begins at `start`. `tokens` are those between its braces."""
+    inside = [token for token in tokens if token.kind is not TokenKind.SPACE]
+    role, sets = _role(inside)
+    return _Form(
+        role,
+        inside[0].text if inside else "",
+        frozenset(token.text for token in inside if token.kind is TokenKind.VARIABLE and token.text != "$"),
+        sets,
+        _unquoted(text, start, inside) if role is Role.OUTPUT else "",
+    )
 
 
 def _role(inside: list[Token]) -> tuple[Role, str]:
@@ -270,27 +337,99 @@ class Content:
     """The YAML comments, with their paths and lines in the text."""
 
 
-def read(text: str) -> Content:
-    """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None."""
+def read(text: str, *, with_comments: bool = True) -> Content:
+    """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None.
+
+    Without `with_comments`, YAML comments are ignored. To read a text with comments takes twice as long.
+    """
     if len(text) > MAX_TEXT:
         return Content(None, [TextProblem(0, f"the text is longer than {MAX_TEXT} characters")])
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
         return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
-    tokens = lex(text)
-    broken = next((token for token in tokens if token.kind is TokenKind.ERROR), None)
-    if broken is not None:
-        return Content(None, [TextProblem(broken.line, f"no Go template: {broken}")])
-    if len(tokens) > MAX_TOKENS:
-        return Content(None, [TextProblem(0, f"the text has more than {MAX_TOKENS} tokens")])
-    return _Reading(text, find_expressions(text, tokens)).content()
+    try:
+        expressions = find_expressions(text)
+    except TextError as error:
+        return Content(None, [TextProblem(error.line, str(error))])
+    return _Reading(text, expressions, with_comments).content()
+
+
+_UNSAFE = re.compile("[\r\x85\u2028\u2029\ufeff]")
+"""Characters that YAML's readers and writers may take for line breaks, and a mark that they may leave out."""
+_NO_BLOCK = re.compile(r" (?:\n|\Z)|[^\n\x20-\x7e]")
+"""Text that YAML does not write as a block (`|`), where quotes stay as they are."""
+
+
+def read_written(body: Any) -> Content | None:
+    """Return the result of `read` for a text that PyYAML has written of `body`, without reading it.
+
+    `body` consists of mappings, lists, texts and numbers. None if the text has to be read: an expression has an effect
+    outside of itself, or might be written in another way inside of YAML's quotes.
+    """
+    try:
+        return Content(_as_read(body))
+    except _MustBeReadError:
+        return None
+
+
+class _MustBeReadError(Exception):
+    """Only `read` knows the value of this text."""
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_text_as_read(key, is_key=True): _as_read(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_read(each) for each in value]
+    return _text_as_read(value) if isinstance(value, str) else str(value)
+
+
+def _text_as_read(text: str, *, is_key: bool = False) -> str:
+    """Return a text that `_Reading` restores as it is. Raises _MustBeReadError if that is not certain."""
+    if _UNSAFE.search(text):
+        raise _MustBeReadError
+    if BRACES not in text:
+        return text
+    forms = _known_forms(text)
+    is_line = "\n" not in text
+    if forms is None or ((not is_line or '"' in text) and (is_key or _NO_BLOCK.search(text))):
+        raise _MustBeReadError
+    if not (_is_balanced(forms) and _trims_only_inside(text, forms, is_line=is_line)):
+        raise _MustBeReadError
+    roles = {form.role for _, _, form in forms}
+    # A variable that is set on a line of its own is set again in later fields.
+    sets_beside_output = is_line and Role.OUTPUT in roles and text.startswith(BRACES)
+    if Role.COMMENT in roles or not (roles.isdisjoint(SILENT) or sets_beside_output):
+        raise _MustBeReadError
+    return text
+
+
+def _is_balanced(forms: list[tuple[int, int, _Form]]) -> bool:
+    depth = 0
+    for _, _, form in forms:
+        if form.role in (Role.MIDDLE, Role.CLOSE) and not depth:
+            return False
+        depth += (form.role is Role.OPEN) - (form.role is Role.CLOSE)
+    return not depth
+
+
+def _trims_only_inside(text: str, forms: list[tuple[int, int, _Form]], *, is_line: bool) -> bool:
+    """Return True if dashes trim nothing but lines of the same block, and no expression has a line break in it."""
+    for start, end, _ in forms:
+        trims_left, trims_right = text[start + 2] == "-", text[end - 3] == "-"
+        if (is_line and (trims_left or trims_right)) or "\n" in text[start:end]:
+            return False
+        if (trims_left and not text[:start].strip()) or (trims_right and not text[end:].strip()):
+            return False
+    return True
 
 
 class _Reading:
     """The reading of one text."""
 
-    def __init__(self, text: str, expressions: list[Expression]) -> None:
+    def __init__(self, text: str, expressions: list[Expression], with_comments: bool) -> None:
         self._text = text
         self._expressions = expressions
+        self._with_comments = with_comments
         self._word = "tplq"
         while self._word in text:
             self._word += "q"
@@ -303,7 +442,7 @@ class _Reading:
     def content(self) -> Content:
         try:
             stand_in = self._stand_in()
-            if has_comments(stand_in):
+            if self._with_comments and has_comments(stand_in):
                 found = [self._comment(each) for each in collect(stand_in)]
                 self._content.comments = [each for each in found if each.text.lstrip("# ")]
             self._parse(stand_in)
@@ -366,12 +505,13 @@ class _Reading:
         document = Document(max(MAX_BYTES, MAX_RATIO * len(self._text)))
         count = 0
         for event in iter(Parser(stand_in).get_event, None):
-            count += isinstance(event, yaml.DocumentStartEvent)
-            if count != 1 or isinstance(event, _FRAMING):
-                continue
-            if isinstance(event, yaml.ScalarEvent):
+            if event.__class__ is yaml.ScalarEvent and count == 1:
                 self._restore(event)
-            document.take(event)
+                document.take_scalar(event)
+                continue
+            count += isinstance(event, yaml.DocumentStartEvent)
+            if count == 1 and not isinstance(event, _FRAMING):
+                document.take(event)
         self._content.value = document.value()
         if count > 1:
             self._problem(0, "the text has several YAML documents: only the first was ever read")
@@ -387,8 +527,7 @@ class _Reading:
         return replace(comment, text=text, line=self._lines[comment.line - 1])
 
     def _restore(self, node: yaml.ScalarEvent) -> None:
-        plain = not node.style and node.tag is None
-        if plain and (node.value in _NULLS or node.value == "<<"):
+        if node.tag is None and not node.style and (node.value in _NULLS or node.value == "<<"):
             return
         if self._word in node.value:
             node.value = self._restored(node)

@@ -6,6 +6,10 @@ program that embeds this API may itself convert the objects of a definition with
 An object that is older than the definition is first pruned and completed by today's schema, so that newer defaults
 show. Text that is already in the requested version, under today's definition, is passed on unchanged.
 
+Few small texts are converted on the event loop, and all others in the thread of `tink.offload`, in turns with other
+requests. A text that is being converted or was converted lately is not converted again for another watch. The texts of
+lists are kept only while there is room.
+
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and customresource_handler.go.
 """
 
@@ -13,9 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -29,18 +36,20 @@ from tink.kubeapi.schema.field_errors import CompiledSchema, TooMuchAddedError, 
 from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.kubeapi.schema.structural import compile_schema, root_schema
 from tink.kubeapi.schema.webhooks import ClientConfig
+from tink.limits import RecentlyUsed, shrink_to_fit
+from tink.offload import LARGE, is_large, offload
 
 TIMEOUT_SECONDS = 30  # Timeout of a conversion webhook, in seconds
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """Maximum number of objects, and of bytes of objects, in one call of a conversion webhook."""
 GROUP = "apiextensions.k8s.io"
-MAX_CONVERTED_TEXTS = 256
-"""Maximum number of converted texts that are kept, so that an event is converted once for all its watches."""
-MAX_KEPT_TEXT_BYTES = 32 << 10
-"""Maximum bytes of a stored text whose conversion is kept: all of them take some 20 MB at most."""
-_CONVERTED_WITHOUT_PAUSE = 32
-"""Number of objects of a list that are converted in this process before other work of the event loop."""
+MAX_KEPT_BYTES: Final = 8 << 20
+"""Maximum bytes of texts that are kept with their conversions, for each definition."""
+_ENTRY_BYTES: Final = 400
+"""Approximate memory of a kept text besides the texts."""
+TURN_SECONDS: Final = 0.02
+"""Time for which conversions of a list have the thread, before another request gets its turn."""
 
 
 class VersionConverter(Protocol):
@@ -55,6 +64,9 @@ class VersionConverter(Protocol):
         Both are in one version. A client that replaces an object does not send what it can't see.
         """
 
+    def weight(self, body: bytes) -> int:
+        """Return the time that the conversion of an object's JSON takes, in bytes of JSON (`tink.offload`)."""
+
 
 class Converter(Protocol):
     """Converts objects of one resource between versions."""
@@ -66,8 +78,8 @@ class Converter(Protocol):
     def restore(self, new: Raw, old: Raw) -> None:
         """Add to the body of an update, in place, what its version can't hold of the stored object."""
 
-    def complete_text(self, body: bytes) -> bytes:
-        """Prune and complete the text of an object that is older than the schema. Raises StatusError."""
+    def weight(self, obj: Raw, /) -> int:
+        """Return the time that the conversion of an object takes in this process, in bytes of JSON (`tink.offload`)."""
 
     def complete(self, obj: Raw) -> None:
         """Prune and complete an object by the schema of its own version, in place. Raises StatusError."""
@@ -75,13 +87,22 @@ class Converter(Protocol):
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Return the objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
 
-    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
-        """Return stored texts in a version (an apiVersion). Raises StatusError."""
+    async def convert_texts(
+        self, target: str, bodies: Sequence[bytes], *, older: Set[bytes], listed: bool
+    ) -> list[bytes]:
+        """Return stored texts in a version (an apiVersion). Raises StatusError.
+
+        Those in `older` are older than the schema, and are pruned and completed first. `listed` is True for the texts
+        of a list, which may be too many to keep their conversions.
+        """
 
 
-async def as_served(resource: Resource, items: Sequence[StoredObject | Event]) -> list[bytes]:
-    """Return stored objects as text in the version of the resource. Raises StatusError if conversion fails."""
-    head = b'{"apiVersion":"%b"' % resource.api_version.encode()
+async def as_served(resource: Resource, items: Sequence[StoredObject | Event], *, listed: bool = False) -> list[bytes]:
+    """Return stored objects as text in the version of the resource. Raises StatusError if conversion fails.
+
+    `listed` is True for the objects of a list.
+    """
+    head = _head(resource.api_version)
     bodies = [item.body for item in items]
     since = resource.defined_at
     other = [index for index, item in enumerate(items) if item.version < since or not item.body.startswith(head)]
@@ -93,8 +114,11 @@ async def as_served(resource: Resource, items: Sequence[StoredObject | Event]) -
             if not bodies[index].startswith(head):
                 bodies[index] = head + bodies[index][bodies[index].index(b',"kind"') :]
         return bodies
-    old = [rule.complete_text(bodies[index]) if items[index].version < since else bodies[index] for index in other]
-    for index, body in zip(other, await rule.convert_texts(resource.api_version, old), strict=True):
+    older = {bodies[index] for index in other if items[index].version < since}
+    converted = await rule.convert_texts(
+        resource.api_version, [bodies[index] for index in other], older=older, listed=listed
+    )
+    for index, body in zip(other, converted, strict=True):
         bodies[index] = body
     return bodies
 
@@ -108,15 +132,41 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
     if resource.conversion is None:
         return {**obj, "apiVersion": api_version}
     rule: Converter = resource.conversion
-    made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
+    made = (await rule.convert([obj], api_version))[0]
     # Also add the defaults of the storage version: Kubernetes adds them whenever the object is read.
+    return await offload(_size(made), _completed, rule, made)
+
+
+def _completed(rule: Converter, obj: Raw) -> Raw:
+    made: Raw = deep_copy(obj)
     rule.complete(made)
     return made
 
 
+def _size(obj: Raw) -> int:
+    """Return the bytes of an object as JSON; more than is small if they can't be counted."""
+    try:
+        return len(orjson.dumps(obj))
+    except TypeError:  # an integer of more than 64 bits, or too deep
+        return LARGE + 1
+
+
+def tracking_size(resource: Resource, obj: Raw | None, size: int) -> int:
+    """Return the time to find the owners of fields in a write of `size` bytes, in bytes of JSON (`tink.offload`).
+
+    If the stored object `obj` has owners in another version, the objects before and after are converted to it.
+    """
+    rule: Converter | None = resource.conversion
+    if rule is None or rule.here is None or obj is None:
+        return size
+    owners = obj["metadata"].get("managedFields") or ()
+    is_converted = any(owner.get("apiVersion") != resource.api_version for owner in owners)
+    return size + 2 * rule.weight(obj) if is_converted else size
+
+
 def is_current(resource: Resource, item: StoredObject) -> bool:
     """Return True if a stored object is in today's storage version."""
-    return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
+    return item.body.startswith(_head(resource.stored_api_version))
 
 
 def with_version(obj: Raw, version: int) -> bytes:
@@ -141,6 +191,12 @@ def text(obj: Raw, api_version: str) -> bytes:
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
+_Key = tuple[bytes, str]
+"""A stored text, and the apiVersion that it is converted to."""
+_Converted = dict[bytes, bytes | Exception]
+"""The results of conversions by their texts."""
+
+
 @dataclass(frozen=True, eq=False)
 class Conversion:
     """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
@@ -154,10 +210,14 @@ class Conversion:
     review: str = ""
     post: CallWebhook | None = None
     local: VersionConverter | None = None
+    turn_seconds: float = TURN_SECONDS
+    """Time after which a conversion of several texts ends its turn in the thread."""
     nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
     """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
-    texts: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
-    """The texts that were converted last in this process, by stored text and apiVersion."""
+    texts: RecentlyUsed[_Key, bytes] = field(default_factory=lambda: RecentlyUsed(MAX_KEPT_BYTES))
+    """The texts that were converted last in this process."""
+    running: dict[_Key, asyncio.Task[_Converted]] = field(default_factory=dict)
+    """The conversions that are being done in the thread."""
 
     @property
     def by_webhook(self) -> bool:
@@ -175,12 +235,6 @@ class Conversion:
             self.local.restore(new, old)
 
     # --- the schemas ---
-
-    def complete_text(self, body: bytes) -> bytes:
-        """Prune and complete an older object by today's schema of its own version. Raises StatusError."""
-        obj: Raw = orjson.loads(body)
-        self.complete(obj)
-        return text(obj, obj["apiVersion"])
 
     def complete(self, obj: Raw) -> None:
         """Prune and complete an object by the schema of its own version, in place. Raises StatusError."""
@@ -203,13 +257,16 @@ class Conversion:
 
     # --- from version to version ---
 
-    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
-        """Return stored texts in the version `target`. Raises StatusError."""
-        head = b'{"apiVersion":"%b"' % target.encode()
-        if self.here is not None:
-            return await self._convert_here(self.here, target, head, bodies)
+    async def convert_texts(
+        self, target: str, bodies: Sequence[bytes], *, older: Set[bytes], listed: bool
+    ) -> list[bytes]:
+        """Return stored texts in the version `target`. Those in `older` are completed first. Raises StatusError."""
         if self.client is None:
-            return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
+            return await self._convert_here(target, bodies, older=older, listed=listed)
+        if older:
+            completed = await self._completed(older)
+            bodies = [completed.get(body, body) for body in bodies]
+        head = _head(target)
         made: list[bytes] = []
         for batch in _batches([body for body in bodies if not body.startswith(head)]):
             objects = await self.convert([orjson.loads(body) for body in batch], target)
@@ -222,43 +279,109 @@ class Conversion:
         rest = iter(made)
         return [body if body.startswith(head) else next(rest) for body in bodies]
 
-    async def _convert_here(
-        self, convert: Callable[[Raw, str], Raw], target: str, head: bytes, bodies: Sequence[bytes]
-    ) -> list[bytes]:
-        """Convert texts in this process. The text of an event is one object for all watches: it is converted once."""
-        made = []
-        for number, body in enumerate(bodies):
-            if number % _CONVERTED_WITHOUT_PAUSE == _CONVERTED_WITHOUT_PAUSE - 1:
-                await asyncio.sleep(0)
-            if body.startswith(head):
-                made.append(body)
-            elif (found := self.texts.get((body, target))) is not None:
-                made.append(found)
-            else:
-                obj: Raw = orjson.loads(body)
-                self._check_version(obj["apiVersion"])
-                obj = convert(obj, target)
-                self._node(target, defaults=False)(obj, None, WalkResult())
-                made.append(text(obj, target))
-                if len(body) <= MAX_KEPT_TEXT_BYTES:
-                    if len(self.texts) >= MAX_CONVERTED_TEXTS:
-                        del self.texts[next(iter(self.texts))]
-                    self.texts[body, target] = made[-1]
+    async def _completed(self, older: Set[bytes]) -> dict[bytes, bytes]:
+        """Return older texts in their own version, as today's schema completes them. Raises StatusError."""
+        by_version: dict[str, list[bytes]] = {}
+        for body in older:
+            by_version.setdefault(_api_version(body), []).append(body)
+        made: dict[bytes, bytes] = {}
+        for version, bodies in by_version.items():
+            converted = await self._convert_here(version, bodies, older=older, listed=True)
+            made.update(zip(bodies, converted, strict=True))
         return made
 
-    def _convert_by_name(self, body: bytes, target: str) -> bytes:
+    async def _convert_here(
+        self, target: str, bodies: Sequence[bytes], *, older: Set[bytes], listed: bool
+    ) -> list[bytes]:
+        """Convert texts in this process."""
+        found: _Converted = {}
+        tasks: dict[bytes, asyncio.Task[_Converted]] = {}
+        new: list[bytes] = []
+        for body in dict.fromkeys(bodies):
+            if (kept := self.texts.get((body, target))) is not None:
+                found[body] = kept
+            elif (task := self.running.get((body, target))) is not None:
+                tasks[body] = task
+            else:
+                new.append(body)
+        weight = sum(map(self._weight, new))
+        if is_large(weight):
+            task = asyncio.create_task(self._convert_in_turns(weight, target, new, older))
+            self.running.update(dict.fromkeys(((body, target) for body in new), task))
+            task.add_done_callback(partial(self._end, target, new, listed))
+            tasks.update(dict.fromkeys(new, task))
+        elif new:
+            found |= self._keep(target, self._convert_some(target, new, older, inf), listed=listed)
+        for body, task in tasks.items():
+            # Other watches may wait for the same task, so it does not end with this one.
+            found[body] = (await asyncio.shield(task))[body]
+        return [_raised(found[body]) for body in bodies]
+
+    async def _convert_in_turns(
+        self, weight: int, target: str, bodies: Sequence[bytes], older: Set[bytes]
+    ) -> _Converted:
+        """Convert texts in the thread. After `turn_seconds`, another request may have its turn."""
+        made: _Converted = {}
+        while len(made) < len(bodies):
+            made |= await offload(weight, self._convert_some, target, bodies[len(made) :], older, self.turn_seconds)
+        return made
+
+    def _end(self, target: str, bodies: Sequence[bytes], listed: bool, task: asyncio.Task[_Converted]) -> None:
+        for body in bodies:
+            del self.running[body, target]
+        if not task.cancelled() and task.exception() is None:
+            self._keep(target, task.result(), listed=listed)
+
+    def _keep(self, target: str, made: _Converted, *, listed: bool) -> _Converted:
+        """Keep conversions; those of a list only if there is room for them."""
+        for body, converted in made.items():
+            if isinstance(converted, bytes):
+                size = len(body) + len(converted) + _ENTRY_BYTES
+                self.texts.put((body, target), converted, size, displaces=not listed)
+        return made
+
+    def _convert_some(self, target: str, bodies: Sequence[bytes], older: Set[bytes], seconds: float) -> _Converted:
+        """Convert the first texts, perhaps in another thread, until a time has passed. An error belongs to its text."""
+        made: _Converted = {}
+        end = monotonic() + seconds
+        for body in bodies:
+            try:
+                made[body] = shrink_to_fit(self._convert_text(body, target, is_older=body in older))
+            except (StatusError, RecursionError, orjson.JSONEncodeError) as error:
+                made[body] = error
+            if monotonic() >= end:
+                break
+        return made
+
+    def _convert_text(self, body: bytes, target: str, *, is_older: bool) -> bytes:
+        """Return a text in a version. Raises StatusError."""
+        if not is_older and body.startswith(_head(target)):
+            return body
         obj: Raw = orjson.loads(body)
+        if is_older:
+            self.complete(obj)
         self._check_version(obj["apiVersion"])
-        obj["apiVersion"] = target
-        self._node(obj["apiVersion"], defaults=False)(obj, None, WalkResult())
+        if obj["apiVersion"] != target:
+            obj = self.here(obj, target) if self.here is not None else obj | {"apiVersion": target}
+            self._node(target, defaults=False)(obj, None, WalkResult())
         return text(obj, target)
+
+    def weight(self, obj: Raw) -> int:
+        """Return the time that the conversion of an object takes in this process, in bytes of JSON."""
+        try:
+            return self._weight(orjson.dumps(obj))
+        except TypeError:  # an integer of more than 64 bits, or too deep
+            return LARGE + 1
+
+    def _weight(self, body: bytes) -> int:
+        return self.local.weight(body) if self.local is not None else len(body)
 
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
             self._check_version(obj["apiVersion"])
         if self.here is not None:
-            return [self.here(obj, target) for obj in objects]
+            return [await offload(self.weight(obj), self.here, obj, target) for obj in objects]
         if self.client is None:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
@@ -298,6 +421,23 @@ def compile_conversion(
     spoken = [version for version in webhook.get("conversionReviewVersions") or () if version in ("v1", "v1beta1")]
     client = ClientConfig.of(webhook.get("clientConfig") or {})
     return Conversion(schemas, client, spoken[0] if spoken else "v1", post)
+
+
+def _head(api_version: str) -> bytes:
+    """Return the beginning of each stored text in a version."""
+    return b'{"apiVersion":"%b"' % api_version.encode()
+
+
+def _api_version(body: bytes) -> str:
+    """Return the version of a stored text."""
+    begin = len(_head("")) - 1
+    return body[begin : body.index(b'"', begin)].decode()
+
+
+def _raised(converted: bytes | Exception) -> bytes:
+    if isinstance(converted, Exception):
+        raise converted
+    return converted
 
 
 def _failed(why: str) -> StatusError:

@@ -342,7 +342,7 @@ class Lists:
     async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
         while True:
             selected = [item for item in page.items if chosen.selects(item)]
-            yield await conversion.as_served(chosen.resource, selected)
+            yield await conversion.as_served(chosen.resource, selected, listed=True)
             if not page.more:
                 return
             last = page.items[-1]
@@ -387,7 +387,7 @@ async def watch_lines(
 
 
 async def _once(resource: Resource, items: list[StoredObject]) -> AsyncIterator[list[bytes]]:
-    yield await conversion.as_served(resource, items)
+    yield await conversion.as_served(resource, items, listed=True)
 
 
 def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Change:

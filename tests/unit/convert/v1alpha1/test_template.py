@@ -22,6 +22,7 @@ from tink.convert.findings import Findings, ObjectPlace
 from tink.convert.run import ConversionResult, convert_documents
 from tink.convert.v1alpha1 import template
 from tink.convert.v1alpha1.expressions import rewrite
+from tink.convert.v1alpha1.template_text import read as read_text
 from tink.template.compile import render
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
@@ -649,3 +650,41 @@ def test_order_of_interfaces_and_swapped_operands_are_reported(old: str, new: st
 @pytest.mark.parametrize(("text", "error"), CASES["gone"])
 def test_removed_data_is_an_error_that_names_it(text: str, error: str) -> None:
     assert error in " ".join(rewrite(text).errors)
+
+
+_ALONE = [
+    "{{ .x }}",
+    "{{ index .Hardware.Disks 0 }}",
+    "a {{ .Params.y | quote }}",
+    '{{ printf "%s" .x }}',
+    "{{- .x -}} ",
+]
+_TOGETHER = [
+    '{{ define "t" }}{{ .Disks }}{{ end }}{{ template "t" .Hardware }}',
+    "{{ $x = .a }}",
+    "{{ $x := .a }}{{ $x.b }}",
+    "{{ if .x }}{{ .y }}{{ end }}",
+    "{{ range .Hardware.Disks }}{{ . }}{{ end }}",
+]
+
+
+@pytest.mark.parametrize("text", ["".join(pair) for pair in product(_ALONE + _TOGETHER, repeat=2)])
+def test_expression_is_rewritten_alike_alone_and_among_others(text: str) -> None:
+    # A comment has no end that can be found without the lexer, so that all expressions are rewritten together.
+    comment = "{{/* c */}}"
+    assert rewrite(f"{text}{comment}").text == f"{rewrite(text).text}{comment}"
+    assert rewrite(f"{text}{comment}").notices == rewrite(text).notices
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=str)
+def test_text_is_read_alike_with_an_expression_that_only_the_lexer_ends(path: Path) -> None:
+    for each in read(path.name, (CORPORA / path).read_bytes()):
+        data = each.obj["spec"].get("data") if isinstance(each, InputDocument) else None
+        if isinstance(data, str):
+            assert read_text(f"{data}\n# {{{{/* '}}}}' */}}}}\n").value == read_text(data).value
+
+
+def test_results_of_rewriting_are_not_shared() -> None:
+    text = "{{ $name := .Hardware.Metadata.Instance.Hostname }}{{ $name }}"
+    rewrite(text).notices.clear()
+    assert rewrite(text).notices

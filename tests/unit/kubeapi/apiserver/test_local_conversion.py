@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
-from tink.kubeapi.apiserver.conversion import MAX_KEPT_TEXT_BYTES
+from tink.kubeapi.apiserver.conversion import MAX_KEPT_BYTES, compile_conversion
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.offload import LARGE, offload
 
 GROUP = "/apis/example.com"
 OLD, NEW = "example.com/v1alpha1", "example.com/v1"
@@ -19,9 +27,11 @@ class SizeConverter:
 
     def __init__(self) -> None:
         self.converted = 0
+        self.threads: list[str] = []
 
     def convert(self, obj: dict[str, Any], api_version: str) -> dict[str, Any]:
         self.converted += 1
+        self.threads.append(threading.current_thread().name)
         spec, metadata = dict(obj.get("spec") or {}), dict(obj.get("metadata") or {})
         annotations = dict(metadata.pop("annotations", None) or {})
         if obj["apiVersion"] == api_version:
@@ -43,6 +53,9 @@ class SizeConverter:
         if hidden is not None:
             annotations.setdefault(HIDDEN, hidden)
 
+    def weight(self, body: bytes) -> int:
+        return len(body)
+
 
 def _definition() -> dict[str, Any]:
     def version(name: str, storage: bool, **properties: dict[str, str]) -> dict[str, Any]:
@@ -61,8 +74,8 @@ def _definition() -> dict[str, Any]:
             "scope": "Namespaced",
             "names": {"plural": "boards", "singular": "board", "kind": "Board", "listKind": "BoardList"},
             "versions": [
-                version("v1alpha1", False, length=number, width=number),
-                version("v1", True, size=number, width=number, color=kind),
+                version("v1alpha1", False, length=number, width=number, text=kind),
+                version("v1", True, size=number, width=number, color=kind, text=kind),
             ],
         },
     }
@@ -120,15 +133,119 @@ async def test_event_is_converted_once_for_all_watches(start: Start) -> None:
     assert converter.converted == 1
 
 
-async def test_conversion_of_a_large_object_is_not_kept(start: Start) -> None:
+async def test_large_event_is_converted_once_and_in_order_for_all_watches(start: Start) -> None:
+    client, converter = await _started(start)
+    async with client.watch(_path("v1alpha1")) as one, client.watch(_path("v1alpha1")) as other:
+        large = _board(NEW, size=3, text="x" * LARGE)
+        await client("POST", _path("v1"), large)
+        await client("POST", _path("v1"), {**_board(NEW, size=4), "metadata": {"name": "small"}})
+        for watch in (one, other):
+            assert [(await watch.next())["object"]["spec"]["length"] for _ in range(2)] == [3, 4]
+    assert converter.converted == 2
+
+
+async def test_large_objects_and_long_lists_are_converted_beside_the_event_loop(start: Start) -> None:
+    client, converter = await _started(start)
+    here = threading.current_thread().name
+    for number in range(3):
+        board = {**_board(NEW, size=number, text="x" * (LARGE // 3)), "metadata": {"name": f"b{number}"}}
+        await client("POST", _path("v1"), board)
+    assert (await client("GET", _path("v1alpha1", "b0"))).json["spec"]["length"] == 0
+    assert converter.threads == [here]
+    for number in range(3, 9):
+        board = {**_board(NEW, size=number, text="x" * (LARGE // 3)), "metadata": {"name": f"b{number}"}}
+        await client("POST", _path("v1"), board)
+    converter.threads.clear()
+    listed = await client("GET", _path("v1alpha1"))
+    assert [item["spec"]["length"] for item in listed.json["items"]] == list(range(9))
+    assert here not in converter.threads
+    converter.threads.clear()
+    await client("POST", _path("v1alpha1"), {**_board(OLD, length=3, text="x" * LARGE), "metadata": {"name": "large"}})
+    assert converter.threads
+    assert here not in converter.threads
+
+
+async def test_listed_object_is_not_converted_again_while_there_is_room(start: Start) -> None:
+    client, converter = await _started(start)
+    await client("POST", _path("v1"), _board(NEW, size=3))
+    for _ in range(2):
+        assert len((await client("GET", _path("v1alpha1"))).json["items"]) == 1
+    assert converter.converted == 1
+
+
+async def test_conversion_of_a_very_large_object_is_not_kept(start: Start) -> None:
     """Tenants choose the size of their objects, and kept texts must not fill the memory."""
     client, converter = await _started(start)
-    board = _board(NEW, size=3)
-    board["metadata"]["annotations"] = {"text": "x" * MAX_KEPT_TEXT_BYTES}
-    await client("POST", _path("v1"), board)
+    await client("POST", _path("v1"), _board(NEW, size=3, text="x" * (MAX_KEPT_BYTES // 8)))
     for _ in range(2):
-        assert (await client("GET", _path("v1alpha1", "b"))).json["spec"] == {"length": 3}
+        assert (await client("GET", _path("v1alpha1", "b"))).json["spec"]["length"] == 3
     assert converter.converted == 2
+
+
+def _stored(api_version: str, name: str, text: str) -> bytes:
+    board = {"apiVersion": api_version, "kind": "Board", "metadata": {"name": name}, "spec": {"text": text}}
+    return json.dumps(board, separators=(",", ":")).encode()
+
+
+async def test_object_that_can_not_be_converted_affects_no_watch_of_another() -> None:
+    converter = SizeConverter()
+    conversion = compile_conversion(_definition(), local=converter)
+    good, bad = _stored(NEW, "good", "x" * LARGE), _stored("example.com/gone", "bad", "x")
+    listed = asyncio.create_task(conversion.convert_texts(OLD, [good, bad], older=set(), listed=True))
+    await turns()
+    watched = asyncio.create_task(conversion.convert_texts(OLD, [good], older=set(), listed=False))
+    with pytest.raises(StatusError, match="invalid group/version"):
+        await listed
+    assert json.loads((await watched)[0])["apiVersion"] == OLD
+    assert converter.converted == 1
+
+
+class WaitingConverter(SizeConverter):
+    """A converter whose conversions wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def convert(self, obj: dict[str, Any], api_version: str) -> dict[str, Any]:
+        self.reached.set()
+        self.goes_on.wait()
+        return super().convert(obj, api_version)
+
+
+async def test_conversion_of_many_objects_has_turns_with_other_requests() -> None:
+    converter = WaitingConverter()
+    conversion = replace(compile_conversion(_definition(), local=converter), turn_seconds=0.0)
+    bodies = [_stored(NEW, f"b{number}", "x" * LARGE) for number in range(3)]
+    listing = asyncio.create_task(conversion.convert_texts(OLD, bodies, older=set(), listed=True))
+    await asyncio.to_thread(converter.reached.wait)
+    other = asyncio.create_task(offload(LARGE + 1, lambda: converter.converted))
+    await turns()
+    converter.goes_on.set()
+    assert await other == 1
+    assert [json.loads(body)["metadata"]["name"] for body in await listing] == ["b0", "b1", "b2"]
+
+
+async def test_conversion_goes_on_for_other_watches_when_one_ends() -> None:
+    converter = WaitingConverter()
+    conversion = compile_conversion(_definition(), local=converter)
+    large = _stored(NEW, "large", "x" * LARGE)
+    first = asyncio.create_task(conversion.convert_texts(OLD, [large], older=set(), listed=False))
+    await asyncio.to_thread(converter.reached.wait)
+    second = asyncio.create_task(conversion.convert_texts(OLD, [large], older=set(), listed=False))
+    await turns()
+    first.cancel()
+    converter.goes_on.set()
+    assert json.loads((await second)[0])["apiVersion"] == OLD
+    assert converter.converted == 1
+    assert conversion.running == {}
+
+
+async def test_older_object_is_completed_by_the_schema_of_today() -> None:
+    conversion = compile_conversion(_definition(), local=SizeConverter())
+    body = _stored(NEW, "b", "x").replace(b'"spec":{', b'"spec":{"removed":1,')
+    made = await conversion.convert_texts(NEW, [body], older={body}, listed=False)
+    assert json.loads(made[0])["spec"] == {"text": "x"}
 
 
 async def test_managers_of_two_versions_conflict_about_the_same_field_alone(start: Start) -> None:

@@ -280,7 +280,8 @@ class Pipeline:
         draft.warnings += dedup_owners(draft.new["metadata"])
         if not draft.applied:
             now = self.timestamp()
-            await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
+            cost = conversion.tracking_size(resource, draft.old, size)
+            await offload(cost, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
         if draft.old is None:
             self.admit_create(draft.new)
         attributes = _attributes(draft)

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from tink.kubeapi.apiserver import errors, media
+from tink.kubeapi.apiserver import conversion, errors, media
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import definitions
@@ -227,7 +227,7 @@ class Verbs:
             _check_place(request, new["metadata"])
             return await self._create(request, new, applied=True)
         old: Raw = orjson.loads(await served_text(resource, stored))
-        size = body.size + len(stored.body)
+        size = conversion.tracking_size(resource, old, body.size + len(stored.body))
         new = await offload(size, resource.fields.apply, old, *how, force=options.force)
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
