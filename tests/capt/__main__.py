@@ -51,7 +51,7 @@ from tests.bench.kubernetes import build
 from tests.capt.site import CLUSTER_API, Result, Site, definition
 from tests.capt.wire import Exchange, Recorder, clusterctl_move, is_ours, recorded, running_manager
 from tests.interop.privileges import Upstream
-from tests.interop.webhooks.v1alpha1 import is_served
+from tests.interop.webhooks.v1alpha1 import is_served, serving_webhooks
 from tests.waiting import until
 from tink import versions
 from tink.api.crds import generate, generate_bmc
@@ -60,8 +60,8 @@ from tink.controller.controller import WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW
-from tink.webhooks.admission import Admission, ReviewPlugin
+from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW
+from tink.webhooks.admission import ReviewPlugin
 from tink.webhooks.conversion import served_v1alpha1
 from tink.webhooks.server import Webhooks
 
@@ -96,11 +96,12 @@ async def cluster(*, reviewed: bool) -> AsyncIterator[Path]:
         exits.push_async_callback(client.close)
         for each in [*generate(), *generate_bmc(), *map(definition, CLUSTER_API)]:
             await apply_object(client, CRD, each, "test")
-        informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
-        webhooks = Webhooks(client, [served_v1alpha1(), *([Admission(client, informers)] if reviewed else [])])
-        _run(exits, *(informer.run() for informer in informers.values()))
-        await webhooks.start()
-        exits.push_async_callback(webhooks.stop)
+        if reviewed:
+            await exits.enter_async_context(serving_webhooks(client, served_v1alpha1()))
+        else:
+            webhooks = Webhooks(client, [served_v1alpha1()])
+            await webhooks.start()
+            exits.push_async_callback(webhooks.stop)
         await until(lambda: is_served(client), "the kube-apiserver does not serve v1alpha1")
         yield kubeconfig
 
