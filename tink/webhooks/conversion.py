@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 import orjson
@@ -43,7 +43,7 @@ _MAX_LARGE = 2
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
 _TURN_SECONDS = 0.02
-"""Time for which the objects of a large review have the thread, before another request gets its turn."""
+"""Processor time of a large review in the thread, before another request gets its turn."""
 _TRIES = 3
 """Number of attempts before the last one, whose conflict is reported."""
 _MANAGER = "tinkedge-webhooks"
@@ -91,7 +91,7 @@ def answer(body: bytes, conversion: Conversion) -> bytes:
 async def answer_in_turns(body: bytes, conversion: Conversion, turn_seconds: float = _TURN_SECONDS) -> bytes:
     """Return the result of `answer`: a large review is converted beside the event loop, in turns with other requests.
 
-    A turn ends with the object that is converted after `turn_seconds`. Raises ReviewError.
+    A turn ends with the object that is converted after `turn_seconds` of processor time. Raises ReviewError.
     """
     weight = conversion.weight(body)
     answering = await offload(weight, _Answering, body, conversion)
@@ -121,13 +121,13 @@ class _Answering:
         return bool(self._failure) or self._objects.at_end
 
     def convert(self, seconds: float) -> None:
-        """Convert objects until a time has passed, at least one. Raises ReviewError."""
-        end = monotonic() + seconds
+        """Convert objects until they have used a time, at least one. Raises ReviewError."""
+        end = thread_time() + seconds
         try:
             while not self.is_complete:
                 made = _converted(self._objects.next(), self._desired, self._conversion.convert)
                 self._converted.append(orjson.dumps(made))
-                if monotonic() >= end:
+                if thread_time() >= end:
                     return
         except ReviewError:
             raise

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from time import monotonic
+from time import thread_time
 from typing import Any, Final, Protocol
 
 import orjson
@@ -49,7 +49,7 @@ MAX_KEPT_BYTES: Final = 8 << 20
 _ENTRY_BYTES: Final = 400
 """Approximate memory of a kept text besides the texts."""
 TURN_SECONDS: Final = 0.02
-"""Time for which conversions of a list have the thread, before another request gets its turn."""
+"""Processor time of the conversions of a list in the thread, before another request gets its turn."""
 
 
 class VersionConverter(Protocol):
@@ -211,7 +211,7 @@ class Conversion:
     post: CallWebhook | None = None
     local: VersionConverter | None = None
     turn_seconds: float = TURN_SECONDS
-    """Time after which a conversion of several texts ends its turn in the thread."""
+    """Processor time after which a conversion of several texts ends its turn in the thread."""
     nodes: dict[tuple[str, bool], CompiledSchema] = field(default_factory=dict)
     """The compiled schemas, made on first use: by apiVersion, without and with defaults."""
     texts: RecentlyUsed[_Key, bytes] = field(default_factory=lambda: RecentlyUsed(MAX_KEPT_BYTES))
@@ -341,15 +341,18 @@ class Conversion:
         return made
 
     def _convert_some(self, target: str, bodies: Sequence[bytes], older: Set[bytes], seconds: float) -> _Converted:
-        """Convert the first texts, perhaps in another thread, until a time has passed. An error belongs to its text."""
+        """Convert the first texts, perhaps in another thread, for so much processor time, at least one.
+
+        An error belongs to its text.
+        """
         made: _Converted = {}
-        end = monotonic() + seconds
+        end = thread_time() + seconds
         for body in bodies:
             try:
                 made[body] = shrink_to_fit(self._convert_text(body, target, is_older=body in older))
             except (StatusError, RecursionError, orjson.JSONEncodeError) as error:
                 made[body] = error
-            if monotonic() >= end:
+            if thread_time() >= end:
                 break
         return made
 
