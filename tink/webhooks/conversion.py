@@ -32,10 +32,13 @@ log = logging.getLogger(__name__)
 API_VERSION = "apiextensions.k8s.io/v1"
 KIND = "ConversionReview"
 
-MAX_REVIEW_BYTES = 128 << 20
-"""Maximum bytes of a review. A list is sent in one review, and a host with hardware details has about 10,000 bytes."""
+MAX_REVIEW_BYTES = 8 << 20
+"""Maximum bytes of a review. A kube-apiserver sends one object at a time, and the embedded API 1 MiB or one object.
+
+Of JSON, Python makes at most 34 times as much (`[{},{},...]`): 272 MiB, where the chart limits the controller's memory
+to 512 MiB."""
 _LARGE = 1 << 20
-_MAX_LARGE = 2
+_MAX_LARGE = 1
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
 _THREAD_BYTES = 8 << 10
@@ -330,12 +333,12 @@ def served_v1alpha1() -> ConversionHook:
     """
     # Few clusters need them, and the schemas of v1alpha1 take a tenth of a second.
     from tink.api.crds import generate
-    from tink.versions import DEFINITIONS, NEW, OLD, convert
+    from tink.versions import DEFINITIONS, NEW, OLD, convert_within_limits
 
     versions = {each["metadata"]["name"]: each["spec"]["versions"] for each in generate(serve_v1alpha1=True)}
     old = OLD.rpartition("/")[2]
     return ConversionHook(
-        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert),
+        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert_within_limits),
         DEFINITIONS,
         path=_V1ALPHA1_PATH,
         missed="v1alpha1 is not served",
