@@ -40,7 +40,7 @@ WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 async def protecting(start: Start, installed: Path, tmp_path: Path) -> Client:
     """A client of a server that gives Workflows their finalizer, as the stack does."""
     shutil.copytree(installed, tmp_path / "state")
-    _, client = await start(admit_create=protect)
+    _, client = await start(admit=lambda new, old: protect(new) if old is None else None)
     return client
 
 
