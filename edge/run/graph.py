@@ -65,6 +65,7 @@ from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.annotations import EXPECTED_MACHINES_LABEL
 from tink.api.crds import generate, generate_bmc
 from tink.api.mistakes import ELSEWHERE, Site
+from tink.api.v1alpha2 import Raw
 from tink.controller import UpstreamWatch, WorkflowController, followed_definitions
 from tink.discovery.admission import Admission
 from tink.discovery.expected import ExpectedMachines
@@ -333,7 +334,7 @@ class Stack:
             port=self._settings.api_port,
             addresses=self._settings.api_addresses,
             names=self._settings.api_names,
-            admit_create=protection.protect,
+            admit=_admit,
             plugin=self._reviews.in_process(lambda: self._api),
             converters=dict.fromkeys(versions.DEFINITIONS, versions),
         )
@@ -753,6 +754,16 @@ class Stack:
         """Wait until the child process listens for agents. Raises StackError if it can't."""
         if self._server_process is not None:
             await self._server_process.listening()
+
+
+def _admit(new: Raw, old: Raw | None) -> None:
+    """Add to a write of the embedded API: the finalizer of a new Workflow, and v1alpha1 to our definitions."""
+    # Edges and their restarts do not wait for this import.
+    from tink import versions
+
+    if old is None:
+        protection.protect(new)
+    versions.keep_served(new, old)
 
 
 def callers_of(settings: StackSettings, inventory: Inventory, exit_stack: AsyncExitStack) -> Callers:

@@ -6,8 +6,8 @@
     each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
     keys survive an upgrade; the tokens of the release's accounts allow no attack; the controllers power a machine
-    by its BMC; a machine without a Hardware is discovered and approved; a drain leaves a server and a controller;
-    `helm uninstall` leaves only the documented objects
+    by its BMC; a machine without a Hardware is discovered and approved; v1alpha1 is served, survives hostile reviews,
+    ends and comes back; a drain leaves a server and a controller; `helm uninstall` leaves only the documented objects
 
 It prints its progress with the time of each step, and exits with 1 at the first failure. It needs root and Debian; the
 first run needs Go. The network is a namespace of its own without a route out of it, like that of `tinkedge lab`.
@@ -37,8 +37,8 @@ from edge.building.builder import Artifacts, Builder, default_cache
 from edge.building.shell import CommandError, run
 from edge.lab.machine import Firmware, MachineSettings, VirtualMachine
 from edge.lab.rack import Rack, RackNetwork, start_depot, start_registry
-from tests.cluster.attacks import Thief
-from tests.cluster.machines import Machines, Simulated, listed, machine_with_bmc, power_job, template
+from tests.cluster.attacks import Thief, attack_conversion
+from tests.cluster.machines import Machines, Simulated, listed, machine_with_bmc, power_job, template, v1alpha1_objects
 from tests.cluster.node import NEEDED, Node
 from tests.cluster.pki import NODE
 from tests.programs.build import built, kubernetes_version, version_of
@@ -117,6 +117,7 @@ class Trial:
             await self._rights()
             await self._bmcs()
             await self._discovery()
+            await self._v1alpha1()
             await self._drain()
             await self._beside()
             await self._uninstall()
@@ -429,6 +430,73 @@ class Trial:
             f"a machine without a Hardware was admitted, approved by a list as {machine.name} and ran a Workflow; "
             f"{tried} attacks with the tokens of controller and edge are refused"
         )
+
+    async def _v1alpha1(self) -> None:
+        """Serve the stored objects as v1alpha1, too, attack the conversion, and end and begin it again."""
+        upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
+        on, off = [*upgrade, "--set", "v1alpha1.enabled=true", "--wait"], [*upgrade, "--wait"]
+        machine, kinds = self._machines.all[0], "hardware,templates,workflows"
+        old_kinds = ",".join(f"{kind}.v1alpha1.tinkerbell.org" for kind in kinds.split(","))
+        before = await self._specs(kinds)
+        await self._helm(*on)
+        await self._node.until("v1alpha1", partial(self._has, old_kinds, before))
+        manifests = listed(v1alpha1_objects(machine))
+        await self._node.kubectl("apply", "-f", "-", stdin=manifests)
+        await self._node.kubectl("diff", "-f", "-", stdin=manifests)
+        await self._succeeded(["old"], 120)
+        state = await self._node.kubectl(
+            "get", "workflows.v1alpha1.tinkerbell.org", "old", "-o", "jsonpath={.status.state}"
+        )
+        if state != "SUCCESS":
+            raise CommandError(f"the Workflow of v1alpha1 has the state {state}, not SUCCESS")
+        stored, old = await self._specs(kinds), await self._specs(old_kinds)
+        if {name: stored[name] for name in before} != before:
+            raise CommandError("the upgrade to v1alpha1 has changed objects")
+        tried = await Thief(self._node, NAMESPACE, "").attack_v1alpha1()
+        reviews = 0
+        for address in await self._restarts():
+            reviews += await attack_conversion(address, 9443, 3)
+        if any((await self._restarts()).values()):
+            raise CommandError(f"a controller has restarted: {await self._last_words()}")
+        if await self._specs(old_kinds) != old:
+            raise CommandError("objects of v1alpha1 are read differently after the attack")
+        await self._helm(*off)
+        await self._node.until("the end of v1alpha1", partial(self._is_not_served, old_kinds))
+        if await self._specs(kinds) != stored:
+            raise CommandError("the end of v1alpha1 has changed objects")
+        await self._node.kubectl("label", "hardware", "old", "still=writable")
+        await self._helm(*on)
+        await self._node.until("v1alpha1", partial(self._has, old_kinds, old))
+        await self._node.kubectl("diff", "-f", "-", stdin=manifests)
+        await self._node.kubectl("delete", "-f", "-", stdin=manifests)
+        await self._helm(*off)
+        self._log(
+            f"v1alpha1: {len(before)} objects are read in it, others are written and run a Workflow; {tried} attacks "
+            f"with the token of the controller and {reviews} hostile reviews have no effect; it ends and comes back"
+        )
+
+    async def _specs(self, kinds: str) -> dict[str, Any]:
+        """Return the specs of all objects of some kinds, by kind and name."""
+        found = json.loads(await self._node.kubectl("get", kinds, "-A", "-o", "json"))["items"]
+        return {f"{each['kind']} {each['metadata']['name']}": each["spec"] for each in found}
+
+    async def _has(self, kinds: str, wanted: dict[str, Any]) -> bool:
+        """Return True if the API serves these kinds with objects of these names."""
+        return (await self._specs(kinds)).keys() == wanted.keys()
+
+    async def _is_not_served(self, kinds: str) -> bool:
+        try:
+            await self._specs(kinds)
+        except CommandError:
+            return True
+        return False
+
+    async def _restarts(self) -> dict[str, int]:
+        """Return the number of restarts of each controller by its address."""
+        selector = "app.kubernetes.io/component=controller"
+        text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json")
+        pods = [each["status"] for each in json.loads(text)["items"] if "deletionTimestamp" not in each["metadata"]]
+        return {each["podIP"]: each["containerStatuses"][0]["restartCount"] for each in pods}
 
     async def _exists(self, name: str) -> bool:
         return bool(await self._node.kubectl("get", name, "-o", "name", "--ignore-not-found"))

@@ -6,11 +6,15 @@ a table.
 
 from __future__ import annotations
 
+import asyncio
+import io
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
 from edge.building.shell import CommandError
@@ -18,7 +22,9 @@ from tests.cluster.node import Node
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION, AUTO_DISCOVERED_LABEL
 from tink.discovery.admission import discovered_hardware, read_rule
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, LEASE, SECRET
+from tink.kube.resources import CRD, HARDWARE, LEASE, SECRET
+from tink.versions import DEFINITIONS, OLD
+from tink.webhooks.conversion import MAX_REVIEW_BYTES
 from tink.webhooks.registration import CONFIGURATION
 
 Raw = dict[str, Any]
@@ -79,6 +85,10 @@ class Thief:
         `hardware` is the name of a Hardware in the namespace `default` that was not discovered.
         """
         return await self._send(_with_discovery(hardware))
+
+    async def attack_v1alpha1(self) -> int:
+        """Send the attacks with the further right of v1alpha1, as `attack` does."""
+        return await self._send(_with_v1alpha1())
 
     async def _send(self, attacks: list[Attack]) -> int:
         for each in attacks:
@@ -203,10 +213,83 @@ def _with_discovery(hardware: str) -> list[Attack]:
         "create a Hardware that the garbage collector deletes": (created(ownerReferences=[_OWNER]), not_discovered),
         "create a Hardware of another name": (created(name="db-1"), "after which it is named"),
         "change a Hardware": (patched({"metadata": {"labels": {"a": "b"}}}), _FORBIDDEN),
-        "delete a Hardware": (lambda c: c.delete(HARDWARE, hardware, "default"), _FORBIDDEN),
+        "delete a Hardware": (lambda c: c.delete(HARDWARE, hardware, "default"), "deletes only discovered Hardware"),
     }
     return [
         Attack(account, action, *each)
         for account, found in (("controller", attacks), ("edge", attacks_of_edge))
         for action, each in found.items()
     ]
+
+
+def _with_v1alpha1() -> list[Attack]:
+    def patched(patch: Raw, name: str = DEFINITIONS[0]) -> Callable[[KubeClient], Awaitable[object]]:
+        return lambda client: client.patch(CRD, name, None, patch)
+
+    def converted(**changes: Any) -> Raw:
+        return {"spec": {"conversion": {"webhook": {"clientConfig": changes}}}}
+
+    own, alone = "by the webhook's own Service", "nothing but spec.conversion"
+    attacks = {
+        "have another Service convert": (patched(converted(service={"name": "evil"})), own),
+        "have another namespace convert": (patched(converted(service={"namespace": "default"})), own),
+        "have another host convert": (patched(converted(service=None, url="https://192.0.2.1/")), own),
+        "end the conversion": (patched({"spec": {"conversion": {"strategy": "None", "webhook": None}}}), own),
+        "replace the names": (patched({"spec": {"names": {"shortNames": ["pods"]}}}), alone),
+        "label a definition": (patched({"metadata": {"labels": {"a": "b"}}}), "changes no labels"),
+        "annotate a definition": (patched({"metadata": {"annotations": {"a": "b"}}}), "changes no annotations"),
+        "change another definition": (patched({"metadata": {"labels": {}}}, "osies.tinkerbell.org"), _FORBIDDEN),
+        "delete a definition": (lambda c: c.delete(CRD, DEFINITIONS[0], None), _FORBIDDEN),
+        "list definitions": (lambda c: c.list(CRD, None), _FORBIDDEN),
+    }
+    return [Attack("controller", action, *each) for action, each in attacks.items()]
+
+
+# --- the conversion webhook -------------------------------------------------------------------------------------------
+
+
+def review(objects: bytes, version: str = OLD, uid: bytes = b'"u"') -> bytes:
+    """Return a ConversionReview with this JSON text of `objects`."""
+    kind = b'{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","request":'
+    return kind + b'{"uid":%b,"desiredAPIVersion":"%b","objects":%b}}' % (uid, version.encode(), objects)
+
+
+_ODD_OBJECTS = b'[null,7,"x",[],{},{"apiVersion":"%b","kind":"Hardware","spec":[]}]' % OLD.encode()
+HOSTILE_REVIEWS: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 400),
+    "half a review": (review(b"[]")[:-5], 400),
+    "another kind": (review(b"[]").replace(b"ConversionReview", b"AdmissionReview"), 400),
+    "no request": (b'{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}', 400),
+    "a uid that is no text": (review(b"[]", uid=b"7"), 400),
+    "objects that are no list": (review(b'"x"'), 400),
+    "a nesting of 100,000 levels": (review(b"[" * 100_000), 400),
+    "objects that are none": (review(_ODD_OBJECTS), 200),
+    "an unknown version": (review(b"[]", "example.com/v1"), 200),
+    "another kind of object": (review(b'[{"apiVersion":"v1","kind":"Secret","metadata":{}}]'), 200),
+    "as many empty objects as a review holds": (review(b"[%b{}]" % (b"{}," * (MAX_REVIEW_BYTES // 3 - 100))), 200),
+    "more than a review may have": (review(b"[]") + b" " * MAX_REVIEW_BYTES, 413),
+}
+"""Bodies that no API server sends, and the expected code of the answer."""
+
+
+async def attack_conversion(address: str, port: int, times: int) -> int:
+    """Send the hostile reviews `times` at once to a webhook; return their number.
+
+    Anything that reaches its port can do this: API servers send no credentials. Raises CommandError for a wrong code.
+    """
+    trust = ssl.create_default_context()
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    url = f"https://{address}:{port}/convert-v1alpha1"
+    timeout = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=trust)) as session:
+
+        async def send(name: str, body: bytes, expected: int) -> None:
+            # A file, because aiohttp warns of large bytes.
+            async with session.post(url, data=io.BytesIO(body)) as answer:
+                text = await answer.text()
+                if answer.status != expected:
+                    raise CommandError(f"a review of {name} is answered by {answer.status}: {text[:500]}")
+
+        for name, (body, expected) in HOSTILE_REVIEWS.items():
+            await asyncio.gather(*(send(name, body, expected) for _ in range(times)))
+    return times * len(HOSTILE_REVIEWS)

@@ -14,6 +14,7 @@ from tests.support.bmc import PASSWORD, USER
 from tink.api.annotations import EXPECTED_MACHINES_LABEL
 
 API_VERSION = "tinkerbell.org/v1alpha2"
+OLD_API_VERSION = "tinkerbell.org/v1alpha1"
 BMC_API_VERSION = "bmc.tinkerbell.org/v1alpha1"
 
 
@@ -64,6 +65,26 @@ def template(directory: Path, actions: int, seconds: float) -> dict[str, Any]:
 
 def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def v1alpha1_objects(machine: Simulated) -> list[dict[str, Any]]:
+    """Return a Hardware, a Template and a Workflow of v1alpha1, all named `old`.
+
+    The Workflow runs the Template of `template` on `machine`. Templates of v1alpha1 need images.
+    """
+    text = 'version: "0.1"\nname: old\ntasks:\n  - name: "os"\n    worker: "{{.device_1}}"\n    actions:\n'
+    text += '      - {name: "look", image: "none", timeout: 60}  # a comment stays\n'
+    dhcp = {
+        "mac": "52:54:00:77:00:fe",
+        "ip": {"address": "172.31.77.251", "netmask": "255.255.255.0"},
+        "arch": "x86_64",
+    }
+    specs: dict[str, dict[str, Any]] = {
+        "Hardware": {"interfaces": [{"dhcp": dhcp, "netboot": {"allowPXE": False, "allowWorkflow": True}}]},
+        "Template": {"data": text},
+        "Workflow": {"hardwareRef": machine.name, "templateRef": "count", "hardwareMap": {"file": "old"}},
+    }
+    return [{**_object(kind, "old", spec), "apiVersion": OLD_API_VERSION} for kind, spec in specs.items()]
 
 
 def machine_with_bmc(host: str, port: int, fingerprint: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from tests.ports import free_port, listens
 from tests.waiting import PATIENCE_SECONDS, wait_until
 from tink import versions
 from tink.api.crds import generate, generate_bmc
+from tink.kube.manifests import with_last_applied
 from tink.kubeapi import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -389,6 +390,7 @@ class Kubectl:
     def __init__(self, program: Program, kubeconfig: Path, home: Path) -> None:
         self.minor = program.minor
         self.home = home
+        self.kubeconfig = kubeconfig
         cache_dir = f"--cache-dir={home / 'cache'}"
         self._command = [program.path, f"--kubeconfig={kubeconfig}", cache_dir, "--request-timeout=20s"]
         self._env = {"PATH": os.environ["PATH"], "HOME": str(home)}
@@ -439,9 +441,10 @@ async def kubectl(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
 @pytest.fixture
 async def both_versions(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """kubectl and an API server that serves v1alpha1 and v1alpha2, with the definitions of `tinkedge up`."""
-    definitions = [*generate(serve_v1alpha1=True), *generate_bmc()]
+    definitions = map(with_last_applied, [*generate(serve_v1alpha1=True), *generate_bmc()])
     converters = dict.fromkeys(versions.DEFINITIONS, versions)
-    async with serving(tmp_path / "state", definitions, converters=converters) as (server, _):
+    served = serving(tmp_path / "state", definitions, converters=converters, admit=versions.keep_served)
+    async with served as (server, _):
         yield _kubectl(program, server, tmp_path)
 
 

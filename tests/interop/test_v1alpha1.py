@@ -55,6 +55,23 @@ async def test_requests_of_capt_are_answered_as_by_a_cluster(tmp_path: Path, whe
         assert ours == theirs, theirs["shows"]
     assert played["list"] == RECORDED["list"]
     assert played["list"]["items"] == recorder.MACHINES + 1
+    if where == BY_WEBHOOK:
+        ours, theirs = (list(map(_failure, limits)) for limits in (played["limits"], RECORDED["limits"]))
+        assert ours == theirs
+    else:
+        assert [(each["shows"], each["code"]) for each in played["limits"]] == [
+            (shows, code)
+            for (shows, *_), code in zip(recorder.LIMITS, [201, 200, 200, 422, 200, 200, 404, 422], strict=True)
+        ]
+
+
+def _failure(answer: dict[str, Any]) -> Any:
+    """Return an answer; the code and the words of the webhook if a conversion failed.
+
+    A kube-apiserver puts different words before them, by the step of the write.
+    """
+    _, failed, words = str(answer["object"].get("message")).partition(" failed: ")
+    return (answer["code"], words) if failed else answer
 
 
 @pytest.mark.parametrize(("where", "osie"), [(BY_WEBHOOK, RECORDED["replaced"]), (IN_PROCESS, {"name": "hook"})])

@@ -153,7 +153,7 @@ def interface(obj: dict[str, Any]) -> Any:
 async def test_diff_of_sites_manifests_is_empty_after_apply_and_another_apply_writes_nothing(
     both_versions: Kubectl, mode: str
 ) -> None:
-    """Helm and Argo CD compare manifests with the API in the same way after a sync."""
+    """test_v1alpha1_helm.py has the same for Helm."""
     kubectl, manifests = both_versions, corpora()
     for namespace in {obj["metadata"].get("namespace", "default") for obj in manifests} - {"default"}:
         await kubectl("create", "namespace", namespace)
@@ -178,6 +178,54 @@ async def test_diff_of_sites_manifests_is_empty_after_apply_and_another_apply_wr
             each.pop("disableDhcp", None)
         assert obj["spec"] == manifest["spec"]
         assert obj["apiVersion"] == OLD
+
+
+@pytest.mark.since(30)
+@pytest.mark.parametrize("mode", ["client-side", "server-side"])
+async def test_server_side_diff_of_argo_cd_is_empty_after_a_sync(both_versions: Kubectl, mode: str) -> None:
+    """gitops-engine compares the live object with a forced dry run of its apply, after a sync of either kind.
+
+    Its program of version 3.6.1 found the same (docs/migrating.md). Argo CD marks each object with an annotation.
+    """
+    kubectl = both_versions
+    manifests = [changed(each, annotations={"argocd.argoproj.io/tracking-id": "app:x"}) for each in corpora()]
+    for namespace in {obj["metadata"].get("namespace", "default") for obj in manifests} - {"default"}:
+        await kubectl("create", "namespace", namespace)
+    written, shown = stream(*manifests), ["-o", "json", "--show-managed-fields"]
+    on_server = ["--server-side", "--force-conflicts", "--field-manager=argocd-controller"]
+    ran = await kubectl.run("apply", *(on_server if mode == "server-side" else []), "-f", "-", stdin=written)
+    assert ran.code == 0, ran.err
+    live = json.loads(await kubectl("get", "-f", "-", *shown, stdin=written))["items"]
+    ran = await kubectl.run("apply", *on_server, "--dry-run=server", *shown, "-f", "-", stdin=written)
+    predicted = json.loads(ran.out)["items"]
+    for each in (*live, *predicted):
+        del each["metadata"]["managedFields"]
+    assert len(live) > 20
+    # kubectl, and not Argo CD, keeps the annotation of a client-side apply up to date.
+    applied = "kubectl.kubernetes.io/last-applied-configuration"
+    for each in (*live, *predicted):
+        each["metadata"]["annotations"].pop(applied, None)
+    assert predicted == live
+
+
+async def test_server_side_diff_of_a_client_side_apply_conflicts_as_with_the_definitions_of_upstream(
+    both_versions: Kubectl,
+) -> None:
+    """The list of interfaces has one owner, and the API adds `disableDhcp` to its items.
+
+    Kubernetes 1.36 with upstream's definitions alone gives these answers. A manifest with the default has no conflict.
+    """
+    kubectl = both_versions
+    await apply(kubectl, MACHINE)
+    ran = await kubectl.run("diff", "--server-side", "-f", "-", stdin=stream(MACHINE))
+    assert ran.code > 1
+    assert 'conflict with "kubectl-client-side-apply" using tinkerbell.org/v1alpha1: .spec.interfaces' in ran.err
+    ran = await kubectl.run("apply", "--server-side", "-f", "-", stdin=stream(MACHINE))
+    assert (ran.code, ".spec.interfaces" in ran.err) == (1, True)
+    complete = with_default(MACHINE)
+    await kubectl("apply", "--server-side", "-f", "-", stdin=stream(complete))
+    ran = await kubectl.run("diff", "--server-side", "-f", "-", stdin=stream(complete))
+    assert (ran.code, ran.out) == (0, "")
 
 
 async def test_apply_undoes_an_edit_in_v1alpha2_and_keeps_what_v1alpha1_does_not_have(both_versions: Kubectl) -> None:
@@ -395,9 +443,7 @@ def with_default(machine: dict[str, Any]) -> dict[str, Any]:
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-async def test_definitions_of_upstream_are_refused_and_those_of_v1alpha2_alone_lose_no_field(
-    both_versions: Kubectl,
-) -> None:
+async def test_definitions_of_upstream_are_refused(both_versions: Kubectl) -> None:
     kubectl = both_versions
     await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
     machine = await old(kubectl)
@@ -410,11 +456,44 @@ async def test_definitions_of_upstream_are_refused_and_those_of_v1alpha2_alone_l
     assert "status.storedVersions" in ran.err
     assert await old(kubectl) == machine
 
-    await kubectl("replace", "-f", "-", stdin=stream(*await current(kubectl, generate())))
+
+@pytest.mark.parametrize("command", ["apply", "apply --server-side --force-conflicts", "replace", "delete and create"])
+async def test_definitions_of_v1alpha2_alone_do_not_end_v1alpha1(both_versions: Kubectl, command: str) -> None:
+    """`tinkedge crds` prints them."""
+    kubectl, definitions = both_versions, generate()
+    words, text = command.split(), stream(*definitions)
+    await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
+    machine = await old(kubectl)
+    if command == "replace":
+        await kubectl(*words, "-f", "-", stdin=stream(*await current(kubectl, definitions)))
+    elif command == "delete and create":
+        await kubectl("delete", "-f", "-", stdin=text)
+        await kubectl("create", "-f", "-", stdin=text)
+        await apply(kubectl, MACHINE, TEMPLATE, WORKFLOW)
+    else:
+        await kubectl(*words, "-f", "-", stdin=text)
+        ran = await kubectl.run("diff", *words[1:], "-f", "-", stdin=text)
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+    found = await old(kubectl)
+    assert found["spec"] == machine["spec"]
+    await kubectl("label", OLD_HARDWARE, "hw1", "rack=a")
+    assert (await new(kubectl))["metadata"]["labels"] == {"rack": "a", "type": "cp"}
+
+
+async def test_v1alpha1_ends_on_request_and_comes_back(both_versions: Kubectl) -> None:
+    kubectl, name = both_versions, "hardware.tinkerbell.org"
+    await apply(kubectl, MACHINE)
+    machine = await old(kubectl)
+
+    async def serve(*, old: bool) -> None:
+        patch = [{"op": "replace", "path": "/spec/versions/1/served", "value": old}]
+        await kubectl("patch", "crd", name, "--type=json", "-p", json.dumps(patch))
+
+    await serve(old=False)
     assert (await kubectl.run("get", OLD_HARDWARE)).code == 1
     assert (await new(kubectl))["spec"]["storageDevices"] == ["/dev/vda"]
     await kubectl("label", "hw", "hw1", "rack=a")
-    await kubectl("replace", "-f", "-", stdin=stream(*await current(kubectl, both[:4])))
+    await serve(old=True)
     found = await old(kubectl)
     assert (found["spec"], found["metadata"]["labels"]) == (machine["spec"], {"rack": "a", "type": "cp"})
 
@@ -676,6 +755,15 @@ def test_manifests_of_v1alpha1_are_applied_at_start_and_after_a_change(site: Sit
     wait_until(lambda: "Hardware filed: merged" in site.process.err, lambda: site.process.err)
     assert get("hardware", "filed", "v1alpha2")["metadata"]["generation"] == found["metadata"]["generation"]
     assert get("hardware", "filed", "v1alpha2")["spec"] == found["spec"]
+
+
+def test_definitions_of_v1alpha2_alone_do_not_end_v1alpha1_of_tinkedge_up(site: Site) -> None:
+    definitions = site.directory / "definitions.json"
+    definitions.write_text(stream(*generate()))
+    site.kubectl.apply(stream(changed(TEMPLATE, name="stays")))
+    for words in (("apply", "--server-side", "--force-conflicts"), ("apply",)):
+        site.kubectl(*words, "-f", str(definitions))
+        assert json.loads(site.kubectl("get", OLD_TEMPLATES, "stays", "-o", "json"))["spec"] == TEMPLATE["spec"]
 
 
 PLAYBOOK = """

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+MAX_ANNOTATIONS_BYTES = 256 << 10
+"""Maximum bytes of the keys and values of all annotations of an object (k8s.io/apimachinery, api/validation)."""
+
 INSTANCE_ID_ANNOTATION = "tinkerbell.org/instance-id"
 """Overrides the instance id that the metadata service gives for a Hardware (default: the Hardware's name)."""
 
@@ -121,6 +127,9 @@ V1ALPHA1_ANNOTATION = "tinkerbell.org/v1alpha1"
 """On a stored object that was written in Tinkerbell's v1alpha1: what v1alpha2 has no place for (`tink.versions`)."""
 V1ALPHA2_ANNOTATION = "tinkerbell.org/v1alpha2"
 """On an object that is read as v1alpha1: what v1alpha1 has no place for. Never stored."""
+OVERSIZED_LABEL = "tinkerbell.org/v1alpha2-oversized"
+"""A label of an object that is read as v1alpha1 on a cluster: V1ALPHA2_ANNOTATION is left out, because an object may
+have MAX_ANNOTATIONS_BYTES of annotations. Never stored."""
 INCOMPLETE_ANNOTATION = "tinkerbell.org/v1alpha1-incomplete"
 """On a stored object that was written in v1alpha1: the fields that v1alpha2 requires and that were filled in."""
 TEMPLATE_TEXT_ANNOTATION = "tinkerbell.org/v1alpha1-template"
@@ -177,3 +186,13 @@ AUTO_DISCOVERED_LABEL = "tinkerbell.org/auto-discovered"
 
 EXPECTED_MACHINES_LABEL = "tinkerbell.org/expected-machines"
 """The label of a ConfigMap, with the value `true`, whose keys are lists of expected machines as CSV."""
+
+
+def annotations_size(annotations: Mapping[str, Any]) -> int:
+    """Return the bytes of all keys and values, as Kubernetes counts them. A value that is no text counts as 0."""
+    return sum(annotation_size(name, text) for name, text in annotations.items())
+
+
+def annotation_size(name: str, text: Any) -> int:
+    """Return the bytes of a key and its value."""
+    return sum(len(each.encode(errors="replace")) for each in (name, text) if isinstance(each, str))

@@ -46,8 +46,9 @@ from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 OLD: Final = "tinkerbell.org/v1alpha1"
 NEW: Final = API_VERSION
 
-MAX_PLAIN_BYTES: Final = 200 << 10
-"""Maximum bytes of a residue as plain JSON. A longer one is compressed: an object may have 256 KiB of annotations."""
+MAX_PLAIN_BYTES: Final = 64 << 10
+"""Maximum bytes of a residue as plain JSON. A longer one is compressed: an object may have 256 KiB of annotations, and
+`kubectl apply` stores the same fields in one of its own."""
 MAX_RESIDUE_BYTES: Final = 3 << 20
 """Maximum bytes of a residue after decompression: the maximum of an API request. A longer one is ignored."""
 MAX_DEPTH: Final = 16

@@ -13,12 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from math import inf
-from time import thread_time
 from typing import Any
 
 import orjson
@@ -36,23 +33,21 @@ log = logging.getLogger(__name__)
 API_VERSION = "apiextensions.k8s.io/v1"
 KIND = "ConversionReview"
 
-MAX_REVIEW_BYTES = 128 << 20
-"""Maximum bytes of a review. A list is sent in one review, and a host with hardware details has about 10,000 bytes."""
+MAX_REVIEW_BYTES = 8 << 20
+"""Maximum bytes of a review. A kube-apiserver sends one object at a time, and the embedded API 1 MiB or one object.
+
+Of JSON, Python makes at most 34 times as much (`[{},{},...]`): 272 MiB, where the chart limits the controller's memory
+to 512 MiB."""
 _LARGE = 1 << 20
-_MAX_LARGE = 2
+_MAX_LARGE = 1
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
-_TURN_SECONDS = 0.02
-"""Processor time of a large review in the thread, before another request gets its turn."""
 _TRIES = 3
 """Number of attempts before the last one, whose conflict is reported."""
 _MANAGER = "tinkedge-webhooks"
 """The field manager of registrations that another program has prepared."""
 _SHOWN = 200
 """Characters of a value in a message."""
-_OBJECTS = b'"objects":['
-_OBJECT_HEAD = re.compile(rb'\{"apiVersion":"[^"\\]{1,300}","kind":"[^"\\]{1,100}"')
-"""The beginning of an object in a review: Go writes the fields of objects in the order of their names."""
 
 # --- Reviews ---
 
@@ -83,124 +78,28 @@ def answer(body: bytes, conversion: Conversion) -> bytes:
     The answer has the same number of objects in the same order, whatever their versions. The API server accepts changed
     labels and annotations only, and refuses objects without metadata. Pure and deterministic. Raises ReviewError.
     """
-    answering = _Answering(body, conversion)
-    answering.convert(inf)
-    return answering.review()
+    request = _request(body)
+    desired, objects = request["desiredAPIVersion"], request.get("objects") or []
+    try:
+        response = _response(desired, objects, conversion)
+        return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": request["uid"], **response}})
+    except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
+        raise ReviewError(f"an object is nested too deeply: {error}") from error
 
 
-async def answer_in_turns(body: bytes, conversion: Conversion, turn_seconds: float = _TURN_SECONDS) -> bytes:
-    """Return the result of `answer`: a large review is converted beside the event loop, in turns with other requests.
-
-    A turn ends with the object that is converted after `turn_seconds` of processor time. Raises ReviewError.
-    """
-    weight = conversion.weight(body)
-    answering = await offload(weight, _Answering, body, conversion)
-    while not answering.is_complete:
-        await offload(weight, answering.convert, turn_seconds)
-    return answering.review()
-
-
-class _Answering:
-    """The conversion of one review."""
-
-    def __init__(self, body: bytes, conversion: Conversion) -> None:
-        """Read the review. Raises ReviewError."""
-        self._objects = _Objects(body)
-        request = self._objects.request
-        self._uid, self._desired = request["uid"], request["desiredAPIVersion"]
-        self._conversion = conversion
-        self._converted: list[bytes] = []
-        self._failure = ""
-        if self._desired not in conversion.api_versions:
-            versions = " and ".join(conversion.api_versions)
-            self._failure = f"{conversion.kinds} has the versions {versions}, not {self._desired[:_SHOWN]}"
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all objects are converted, or one of them can't be."""
-        return bool(self._failure) or self._objects.at_end
-
-    def convert(self, seconds: float) -> None:
-        """Convert objects until they have used a time, at least one. Raises ReviewError."""
-        end = thread_time() + seconds
-        try:
-            while not self.is_complete:
-                made = _converted(self._objects.next(), self._desired, self._conversion.convert)
-                self._converted.append(orjson.dumps(made))
-                if thread_time() >= end:
-                    return
-        except ReviewError:
-            raise
-        except TinkedgeError as error:
-            self._failure = str(error)
-        except orjson.JSONEncodeError as error:  # orjson reads more levels than it writes
-            raise ReviewError(f"an object is nested too deeply: {error}") from error
-
-    def review(self) -> bytes:
-        """Return the review to answer with."""
-        if self._failure:
-            response: Raw = {"result": {"status": "Failure", "message": self._failure}}
-        else:
-            objects = orjson.Fragment(b"[" + b",".join(self._converted) + b"]")
-            response = {"convertedObjects": objects, "result": {"status": "Success"}}
-        return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": self._uid, **response}})
+def _response(desired: str, objects: list[Any], conversion: Conversion) -> Raw:
+    if desired not in conversion.api_versions:
+        versions = " and ".join(conversion.api_versions)
+        return _failure(f"{conversion.kinds} has the versions {versions}, not {desired[:_SHOWN]}")
+    try:
+        converted = [_converted(obj, desired, conversion.convert) for obj in objects]
+    except TinkedgeError as error:
+        return _failure(str(error))
+    return {"convertedObjects": converted, "result": {"status": "Success"}}
 
 
-class _Objects:
-    """The objects of a review, one by one.
-
-    To parse JSON of many MB at once would hold the interpreter's lock for a tenth of a second. So a large review is cut
-    where an object begins as the first one does, as in each list of kube-apiserver. If a piece turns out to be no
-    object, the whole review is parsed.
-    """
-
-    def __init__(self, body: bytes) -> None:
-        """Read the review except its objects. Raises ReviewError."""
-        self._body = body
-        self._count = 0
-        self._parsed: list[Any] | None = None
-        self._at = self._end = 0
-        self._next_object = b""
-        outer = self._outer() if len(body) > _LARGE else None
-        self.request = outer or _request(body)
-        """The request of the review, with fields of the right types."""
-        if outer is None:
-            self._parsed = self.request.get("objects") or []
-
-    def _outer(self) -> Raw | None:
-        """Find the objects, and return the request without them; None if that is not possible."""
-        body = self._body
-        begin = body.find(_OBJECTS) + len(_OBJECTS)
-        head = _OBJECT_HEAD.match(body, begin)
-        self._at, self._end = begin, body.rfind(b"}]}") + 1
-        if begin < len(_OBJECTS) or head is None or self._end <= begin:
-            return None
-        self._next_object = b"}," + head[0]
-        try:
-            request = _request(body[:begin] + b"null" + body[self._end :])
-        except ReviewError:
-            return None
-        return request if request.get("objects") == [None] else None
-
-    @property
-    def at_end(self) -> bool:
-        """True if all objects were returned."""
-        return self._count == len(self._parsed) if self._parsed is not None else self._at > self._end
-
-    def next(self) -> Any:
-        """Return the next object. Raises ReviewError."""
-        self._count += 1
-        if self._parsed is None:
-            found = self._body.find(self._next_object, self._at, self._end)
-            stop = found + 1 if found >= 0 else self._end
-            try:
-                made = orjson.loads(self._body[self._at : stop])
-            except orjson.JSONDecodeError:
-                self._parsed = _request(self._body).get("objects") or []
-            else:
-                self._at = stop + 1
-                return made
-        return self._parsed[self._count - 1]
+def _failure(message: str) -> Raw:
+    return {"result": {"status": "Failure", "message": message}}
 
 
 def _request(body: bytes) -> Raw:
@@ -330,7 +229,7 @@ class ConversionHook:
             except TimeoutError:
                 return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
             try:
-                made = await answer_in_turns(body, self._conversion)
+                made = await offload(self._conversion.weight(body), answer, body, self._conversion)
             except ReviewError as error:
                 return web.Response(status=400, text=f"no ConversionReview: {error}\n")
             return web.Response(body=made, content_type="application/json")
@@ -432,12 +331,12 @@ def served_v1alpha1() -> ConversionHook:
     """
     # Few clusters need them, and the schemas of v1alpha1 take a tenth of a second.
     from tink.api.crds import generate
-    from tink.versions import DEFINITIONS, NEW, OLD, convert, weight
+    from tink.versions import DEFINITIONS, NEW, OLD, convert_within_limits, weight
 
     versions = {each["metadata"]["name"]: each["spec"]["versions"] for each in generate(serve_v1alpha1=True)}
     old = OLD.rpartition("/")[2]
     return ConversionHook(
-        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert, weight),
+        Conversion("A Hardware, Template or Workflow", (OLD, NEW), convert_within_limits, weight),
         DEFINITIONS,
         path=_V1ALPHA1_PATH,
         missed="v1alpha1 is not served",

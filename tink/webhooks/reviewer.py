@@ -15,6 +15,8 @@
                delete           a warning if Workflows that have not ended refer to it
     Workflow   create, update   a warning if its Hardware or its Template does not exist, or its machine
                                 netboots nothing
+    any        create, update   rejected if it was written in v1alpha1, and its annotations as v1alpha2 are larger than
+                                Kubernetes permits
 
 The indexes answer at once. Before a write is rejected or warned about, the other object is read from the API: the
 informers behind the indexes are a moment late, and an address that was just released must not count.
@@ -37,10 +39,12 @@ from urllib.parse import urlsplit
 
 from tink.api.annotations import (
     AGENT_ID_ANNOTATION,
+    MAX_ANNOTATIONS_BYTES,
     OWNER_NAME_LABEL,
     OWNER_NAMESPACE_LABEL,
     USERDATA_SECRET_ANNOTATION,
     VENDORDATA_SECRET_ANNOTATION,
+    annotations_size,
 )
 from tink.api.mistakes import (
     ELSEWHERE,
@@ -206,6 +210,8 @@ class Reviewer:
             return self._deletion(request)
         if request.operation not in ("CREATE", "UPDATE"):
             return ALLOWED
+        if cause := _too_large_annotations(request):
+            return Verdict((cause,))
         verdict = await self._written(request)
         before = [*misspelled_annotations(request.old)]
         slips = [each for each in misspelled_annotations(request.new) if each not in before][:MAX_CAUSES]
@@ -508,6 +514,23 @@ def _changed_owner(request: ReviewRequest) -> list[FieldCause]:
     holder = "/".join(map(str, old)).strip("/")
     message = f"the Hardware belongs to TinkerbellMachine {holder}: choose another one, or remove this label first"
     return [FieldCause(f"metadata.labels[{OWNER_NAME_LABEL}]", message, "FieldValueForbidden")]
+
+
+def _too_large_annotations(request: ReviewRequest) -> FieldCause | None:
+    """Return the cause if the annotations are larger than Kubernetes permits, and larger than before.
+
+    The embedded API checks the annotations in the version of the write. The conversion from v1alpha1 adds to them,
+    after that check. Every later write in v1alpha2 would be rejected, even the removal of a finalizer. On a cluster,
+    the conversion webhook fails before this review.
+    """
+    old, new = (as_mapping(_metadata(each).get("annotations")) for each in (request.old, request.new))
+    size = annotations_size(new)
+    if size <= MAX_ANNOTATIONS_BYTES or size <= annotations_size(old):
+        return None
+    # Imported here, because the conversion takes time to import, and few sites need it.
+    from tink import versions
+
+    return FieldCause("metadata.annotations", versions.too_large(new), "FieldValueTooLong")
 
 
 def _own_use(used: UsedAddress) -> str:

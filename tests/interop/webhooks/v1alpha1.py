@@ -15,6 +15,7 @@ import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import aiohttp
@@ -26,9 +27,11 @@ from tests.ports import free_port
 from tests.support import objects
 from tests.unit.versions.test_served import FINALIZER, MAC, MACHINE_LABELS, OWNER, REFERENCE, TEXT, machine
 from tests.waiting import until
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
+from tink.kube.manifests import LAST_APPLIED
 from tink.kube.resources import (
     CRD,
     HARDWARE,
@@ -75,6 +78,11 @@ _RELEASED: Final = {
     "labels": dict.fromkeys(OWNER),
     "finalizers": None,
 }
+_RANDOM: Final = base64.b64encode(Random(1).randbytes(120 << 10)).decode()
+"""A text of 160 KiB that no compression makes shorter."""
+_LARGE: Final = _old("Template", {"data": f"#{_RANDOM}\n{TEXT}"})
+_LARGE["metadata"] = {"name": "large", "namespace": "default"}
+_LARGE["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(_LARGE)}
 _OTHER_OWNER: Final = OWNER | {"v1alpha1.tinkerbell.org/ownerName": "tm2"}
 SCENARIO: list[Step] = [
     ("a machine of v1alpha1", "POST", HW, machine()),
@@ -101,6 +109,19 @@ SCENARIO: list[Step] = [
     ("and releases the machine", "PATCH", f"{HW}/hw1", {"metadata": _RELEASED}),
     ("which has its OSIE", "GET", f"{NEW}/hardware/hw1", None),
 ]
+_FULL: Final = objects.hardware("full", "52:54:00:00:ff:02", "10.0.255.2", osie={"name": "hook"})
+_FULL["metadata"]["annotations"] = {"example.com/note": "x" * (MAX_ANNOTATIONS_BYTES - len("example.com/note"))}
+LIMITS: list[Step] = [
+    ("a Hardware of v1alpha2 has no room for another annotation", "POST", f"{NEW}/hardware", _FULL),
+    ("it is read in v1alpha1", "GET", f"{HW}/full", None),
+    ("and breaks no list", "GET", HW, None),
+    ("but not written, since its OSIE would be lost", "PATCH", f"{HW}/full", {"spec": {"userData": USER_DATA}}),
+    ("it is as it was", "GET", f"{NEW}/hardware/full", None),
+    ("it is not deleted in v1alpha1", "DELETE", f"{HW}/full", None),
+    ("but in v1alpha2", "DELETE", f"{NEW}/hardware/full", None),
+    ("a Template that could not be written in v1alpha2 is refused", "POST", TEMPLATES, _LARGE),
+]
+"""Requests with as many annotations as Kubernetes permits, and with more."""
 
 OUTAGE: list[Step] = [
     ("an operator labels a machine", "PATCH", f"{NEW}/hardware/owned", {"metadata": {"labels": {"rack": "1"}}}),
@@ -136,18 +157,23 @@ class Player:
             return got.status, await got.json()
 
     async def play(self) -> Raw:
-        """Return the answers to the scenario, and what a list of all Hardware has."""
-        answers = []
-        for shows, method, path, body in SCENARIO:
-            code, obj = await self.ask(method, path, body)
-            answers.append({"shows": shows, "code": code, "object": _plain(obj)})
+        """Return the answers to the scenario and at the limits, and what a list of all Hardware has."""
+        answers, limits = [await self._answers(steps) for steps in (SCENARIO, LIMITS)]
         for each in fleet():
             await self.ask("POST", f"{NEW}/hardware", each)
         code, listed = await self.ask("GET", HW)
         items = listed["items"]
         addresses = {each["spec"]["interfaces"][0]["dhcp"]["ip"]["address"] for each in items}
         facts = {"code": code, "kind": listed["kind"], "items": len(items), "addresses": len(addresses)}
-        return {"answers": answers, "list": facts | {"versions": sorted({each["apiVersion"] for each in items})}}
+        listed = facts | {"versions": sorted({each["apiVersion"] for each in items})}
+        return {"answers": answers, "list": listed, "limits": limits}
+
+    async def _answers(self, steps: list[Step]) -> list[Raw]:
+        found = []
+        for shows, method, path, body in steps:
+            code, obj = await self.ask(method, path, body)
+            found.append({"shows": shows, "code": code, "object": _plain(obj)})
+        return found
 
     async def outage(self) -> list[Raw]:
         """Play the scenario in which no webhook answers: return the codes."""
@@ -164,15 +190,22 @@ class Player:
         return new["spec"].get("osie")
 
 
+_LONG: Final = 100 << 10
+"""Characters of an annotation that is recorded as its length."""
 _OF_THE_SERVER: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink")
 
 
 def _plain(obj: Raw) -> Raw:
     """Return an answer without the values that differ from run to run."""
+    if "items" in obj:
+        return {"kind": obj["kind"], "items": [each["metadata"]["name"] for each in obj["items"]]}
     if obj["kind"] == "Status":
         details = {key: value for key, value in (obj.get("details") or {}).items() if key != "uid"}
         return {key: obj.get(key) for key in ("status", "reason", "message")} | {"details": details}
     metadata = {key: value for key, value in obj["metadata"].items() if key not in _OF_THE_SERVER}
+    if "annotations" in metadata:
+        texts = metadata["annotations"].items()
+        metadata["annotations"] = {name: text if len(text) < _LONG else len(text) for name, text in texts}
     return {**obj, "metadata": metadata}
 
 

@@ -31,10 +31,10 @@ from tests.unit.metal3.hosts import (
     view,
     with_auto,
 )
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES
 from tink.api.metal3.crds import generate
 from tink.convert.metal3.versions import (
     CONVERSION_DATA_ANNOTATION,
-    MAX_ANNOTATIONS_BYTES,
     ConversionSettings,
     convert_version,
     wrongly_md5,

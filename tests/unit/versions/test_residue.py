@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES
 from tink.api.v1alpha2 import Raw
 from tink.versions.residue import (
     MAX_RESIDUE_BYTES,
@@ -191,6 +192,12 @@ def test_a_long_residue_is_compressed() -> None:
     assert len(text) < 2000
     assert text == encode(entries)
     assert decode(text) == entries
+
+
+def test_a_residue_and_the_annotation_of_kubectl_apply_fit_into_one_object() -> None:
+    """`kubectl apply` stores the same fields in an annotation of its own."""
+    entries = [{"path": ["a"], "to": "x" * (MAX_ANNOTATIONS_BYTES // 2)}]
+    assert len(encode(entries)) < MAX_ANNOTATIONS_BYTES // 4 + 1000
 
 
 def test_a_residue_that_unpacks_to_more_than_a_request_is_ignored() -> None:

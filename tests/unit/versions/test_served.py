@@ -8,19 +8,23 @@ run of CAPT's manager with three machines, and those of the components around it
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.support import objects
 from tests.support.api import InProcessApi
-from tink.api.annotations import V1ALPHA2_ANNOTATION
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES, OVERSIZED_LABEL, V1ALPHA2_ANNOTATION
+from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError
+from tink.kube.manifests import LAST_APPLIED
 from tink.kube.resources import (
     HARDWARE,
     JOB,
@@ -32,7 +36,16 @@ from tink.kube.resources import (
     WORKFLOW,
     ResourceType,
 )
-from tink.versions import text_of
+from tink.versions import (
+    DEFINITIONS,
+    NEW,
+    OLD,
+    ConversionError,
+    convert,
+    convert_within_limits,
+    keep_served,
+    text_of,
+)
 from tink.webhooks.admission import ReviewPlugin
 
 RECORDED: list[Raw] = json.loads((Path(__file__).parent / "capt.json").read_text())
@@ -394,3 +407,155 @@ async def test_actions_edited_in_v1alpha2_count_until_a_new_text(site: Site) -> 
     assert ("timeout: 99" in shown, "global_timeout" in shown) == (True, False)
     await site.patch(OLD_TEMPLATE, "tm1", {"spec": {"data": TEXT}})
     assert text_of(await site.get(TEMPLATE, "tm1")) == TEXT
+
+
+# --- annotations ------------------------------------------------------------------------------------------------------
+
+
+def applied(obj: Raw) -> Raw:
+    """Return a manifest as `kubectl apply` creates it on the client's side."""
+    made = copy.deepcopy(obj)
+    made["metadata"].setdefault("annotations", {})[LAST_APPLIED] = json.dumps(obj)
+    return made
+
+
+def text_template(size: int) -> Raw:
+    """Return a Template with a text of so many bytes, which no compression makes much shorter."""
+    metadata = {"name": "large", "namespace": "default"}
+    spec = {"data": f"#{noise(size - len(TEXT) - 2)}\n{TEXT}"}
+    return {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Template", "metadata": metadata, "spec": spec}
+
+
+def custom(text: str) -> Raw:
+    """Return a Hardware with a text in a field that v1alpha2 has no place for."""
+    made = machine()
+    made["spec"]["metadata"]["custom"] = {"preinstalled_operating_system_version": {"slug": text}}
+    return made
+
+
+def noise(size: int) -> str:
+    return base64.b64encode(Random(1).randbytes(size)).decode()[:size]
+
+
+@pytest.mark.parametrize(
+    ("resource", "manifest", "source"),
+    [
+        (OLD_TEMPLATE, text_template(160 << 10), "spec.data"),
+        (OLD_HARDWARE, custom(noise(160 << 10)), "the fields that v1alpha2 has no place for"),
+    ],
+)
+async def test_object_that_could_not_be_written_as_v1alpha2_is_refused_in_v1alpha1(
+    site: Site, resource: ResourceType, manifest: Raw, source: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        await site.make(applied(manifest), resource)
+    assert refused.value.status == 422
+    message = str(refused.value)
+    assert "metadata.annotations: the annotations of the stored v1alpha2 object would have" in message
+    assert f"use `kubectl apply --server-side`, which does not need {LAST_APPLIED}, or shorten {source}" in message
+    await site.make(manifest, resource)
+
+
+@pytest.mark.parametrize(
+    ("resource", "new_resource", "manifest"),
+    [
+        (OLD_TEMPLATE, TEMPLATE, text_template(100 << 10)),
+        (OLD_HARDWARE, HARDWARE, custom(noise(100 << 10))),
+        (OLD_HARDWARE, HARDWARE, custom("x" * (150 << 10))),
+    ],
+)
+async def test_large_object_that_is_accepted_in_v1alpha1_can_be_written_in_v1alpha2(
+    site: Site, resource: ResourceType, new_resource: ResourceType, manifest: Raw
+) -> None:
+    await site.make(applied(manifest), resource)
+    name = manifest["metadata"]["name"]
+    await site.patch(new_resource, name, {"metadata": {"labels": {"a": "b"}}})
+    assert (await site.get(resource, name))["spec"] == manifest["spec"]
+
+
+def full(**spec: Any) -> Raw:
+    """Return a Hardware of v1alpha2 with as many annotations as Kubernetes permits."""
+    made = objects.hardware("full", MAC, "10.0.0.5", **spec)
+    made["metadata"]["annotations"] = {"a": "x" * (MAX_ANNOTATIONS_BYTES - 1)}
+    return made
+
+
+def test_oversized_view_of_v1alpha1_is_marked_and_never_written() -> None:
+    """An API server rejects a conversion with more annotations, and with it each list of the objects."""
+    stored = full(osie={"name": "hook"})
+    view = convert_within_limits(stored, OLD)
+    assert view["metadata"]["annotations"] == stored["metadata"]["annotations"]
+    assert view["metadata"]["labels"] == {OVERSIZED_LABEL: "true"}
+    with pytest.raises(ConversionError, match=r"default/full: .* write the object in v1alpha2, or remove annotations"):
+        convert_within_limits(view, NEW)
+
+
+def test_view_that_fits_is_not_marked() -> None:
+    stored = full(osie={"name": "hook"})
+    stored["metadata"]["annotations"]["a"] = "x" * (MAX_ANNOTATIONS_BYTES - 1000)
+    view = convert_within_limits(stored, OLD)
+    assert "labels" not in view["metadata"]
+    assert V1ALPHA2_ANNOTATION in view["metadata"]["annotations"]
+    assert convert_within_limits(view, NEW)["spec"]["osie"] == {"name": "hook"}
+    assert convert_within_limits(view, OLD) == view
+
+
+def test_object_that_is_too_large_to_be_stored_is_refused_with_the_remedy() -> None:
+    manifest = applied(text_template(160 << 10))
+    with pytest.raises(ConversionError, match=r"^Template default/large: metadata.annotations: .*--server-side"):
+        convert_within_limits(manifest, NEW)
+    convert(manifest, NEW)
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+def definition(*, serve_v1alpha1: bool) -> Raw:
+    """Return the definition of Hardware."""
+    return copy.deepcopy(generate(serve_v1alpha1=serve_v1alpha1)[0])
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_definition_of_v1alpha2_alone_becomes_that_of_tinkedge_up(name: str) -> None:
+    made, expected = (
+        next(copy.deepcopy(each) for each in definitions if each["metadata"]["name"] == name)
+        for definitions in (generate(), generate(serve_v1alpha1=True))
+    )
+    keep_served(made, None)
+    assert made == expected
+
+
+def test_definition_of_v1alpha2_alone_keeps_the_v1alpha1_that_is_stored() -> None:
+    stored = definition(serve_v1alpha1=True)
+    stored["spec"]["versions"][1]["served"] = False
+    new = definition(serve_v1alpha1=False)
+    keep_served(new, stored)
+    assert new == stored
+
+
+@pytest.mark.parametrize(
+    "change", ["has v1alpha1", "stores v1alpha1", "other kind", "other name", "odd versions", "no spec"]
+)
+def test_other_definitions_are_not_changed(change: str) -> None:
+    new = definition(serve_v1alpha1=change in ("has v1alpha1", "stores v1alpha1"))
+    match change:
+        case "stores v1alpha1":
+            new["spec"]["versions"] = [{"name": "v1alpha3", "served": True, "storage": True}]
+        case "other kind":
+            new["kind"] = "Hardware"
+        case "other name":
+            new["metadata"]["name"] = "osies.tinkerbell.org"
+        case "odd versions":
+            new["spec"]["versions"] = {"v1alpha2": 7}
+        case "no spec":
+            del new["spec"]
+    before = copy.deepcopy(new)
+    keep_served(new, None)
+    assert new == before
+
+
+def test_definitions_are_not_shared_with_the_stored_ones() -> None:
+    new, stored = definition(serve_v1alpha1=False), definition(serve_v1alpha1=True)
+    versions = new["spec"]["versions"]
+    keep_served(new, stored)
+    assert len(versions) == 1, "a definition that another caller may hold"

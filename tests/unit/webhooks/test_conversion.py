@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,21 +13,19 @@ import pytest
 from tests.api import serving
 from tests.ports import free_port
 from tests.support import objects
-from tests.support.virtual_time import turns
 from tests.unit.versions.test_served import machine
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD, HARDWARE, NAMESPACE, OLD_HARDWARE, SECRET
-from tink.offload import is_large, offload
+from tink.offload import is_large
 from tink.versions import DEFINITIONS, NEW, OLD, convert, weight
 from tink.webhooks.conversion import (
     Conversion,
     ConversionHook,
     ReviewError,
     answer,
-    answer_in_turns,
     definitions_with_v1alpha1,
     served_v1alpha1,
 )
@@ -86,77 +82,6 @@ def test_object_that_nests_deeper_than_any_schema_is_rejected() -> None:
         deep = b'{"odd":' * depth + b"1" + b"}" * depth
         with pytest.raises(ReviewError, match="nested too deeply") if is_rejected else contextlib.nullcontext():
             assert b'"odd"' in answer(body.replace(b'"DEEP"', deep), CONVERSION)
-
-
-def _as_kubernetes_sends(found: list[Raw]) -> bytes:
-    """Return a review with the fields of objects in the order of their names, and a response."""
-    request = {"uid": "u-1", "desiredAPIVersion": NEW, "objects": "OBJECTS"}
-    outer = orjson.dumps({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "request": request})
-    tail = b',"response":{"uid":"","convertedObjects":null,"result":{"metadata":{}}}}'
-    return outer.replace(b'"OBJECTS"', orjson.dumps(found, option=orjson.OPT_SORT_KEYS))[:-1] + tail
-
-
-def _machines(count: int, **metadata: Any) -> list[Raw]:
-    """Return Hardware whose metadata and user-data look like objects of a list."""
-    likeness = '}]},{"apiVersion":"tinkerbell.org/v1alpha1","kind":"Hardware"}'
-    managed = [{"apiVersion": OLD, "fieldsType": "FieldsV1", "manager": name} for name in ("a", "b")]
-    base = machine()
-    base["spec"]["userData"] = likeness + "x" * 20_000
-    base["metadata"] |= {"managedFields": managed, **metadata}
-    return [{**base, "metadata": {**base["metadata"], "name": f"hw{number}"}} for number in range(count)]
-
-
-OWNERS = [{"apiVersion": OLD, "kind": "Hardware", "name": name, "uid": name} for name in ("a", "b")]
-
-
-@pytest.mark.parametrize("metadata", [{}, {"ownerReferences": OWNERS}], ids=["plain", "owners-like-objects"])
-def test_objects_of_a_large_review_are_converted_in_order(metadata: Raw) -> None:
-    machines = _machines(100, **metadata)
-    body = _as_kubernetes_sends(machines)
-    assert len(body) > 1 << 20
-    response = orjson.loads(answer(body, CONVERSION))["response"]
-    assert response["uid"] == "u-1"
-    assert response["convertedObjects"] == [convert(each, NEW) for each in machines]
-
-
-def test_large_review_of_mixed_versions_keeps_their_order() -> None:
-    mixed = [each if number % 2 else convert(each, NEW) for number, each in enumerate(_machines(100))]
-    response = orjson.loads(answer(_as_kubernetes_sends(mixed), CONVERSION))["response"]
-    assert response["convertedObjects"] == [convert(each, NEW) for each in mixed]
-
-
-def test_objects_at_another_place_of_a_large_review_are_ignored() -> None:
-    request = {"uid": "u-1", "desiredAPIVersion": NEW, "other": {"objects": _machines(100)}, "objects": []}
-    outer = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
-    assert orjson.loads(answer(orjson.dumps(outer), CONVERSION))["response"]["convertedObjects"] == []
-
-
-@pytest.mark.parametrize("damage", [(b'"kind":"ConversionReview",', b""), (b'"arch":"x86_64"', b'"arch":x86_64')])
-def test_damaged_large_review_is_rejected(damage: tuple[bytes, bytes]) -> None:
-    with pytest.raises(ReviewError):
-        answer(_as_kubernetes_sends(_machines(100)).replace(*damage), CONVERSION)
-
-
-async def test_large_review_has_turns_with_other_requests() -> None:
-    seen: list[str] = []
-    reached, other_waits = threading.Event(), threading.Event()
-
-    def recording(obj: Raw, version: str) -> Raw:
-        seen.append(threading.current_thread().name)
-        reached.set()
-        other_waits.wait()
-        return convert(obj, version)
-
-    body = review([machine()] * 50, NEW)
-    answering = asyncio.create_task(answer_in_turns(body, Conversion("A Hardware", (OLD, NEW), recording), 0.0))
-    await asyncio.to_thread(reached.wait)
-    other = asyncio.create_task(offload(len(body), lambda: seen.append("other")))
-    await turns()
-    other_waits.set()
-    await other
-    assert await answering == answer(body, CONVERSION)
-    assert seen.index("other") == 1
-    assert threading.current_thread().name not in seen
 
 
 def test_small_review_that_unpacks_to_much_is_large() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support import objects
 from tests.unit.webhooks.conftest import hardware, texts, workflow
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES, TEMPLATE_TEXT_ANNOTATION, V1ALPHA1_ANNOTATION
 from tink.api.mistakes import Site
 from tink.kube.client import UnreachableError
 from tink.template_process import BusyError
@@ -382,3 +383,43 @@ async def test_annotation_that_is_nearly_one_of_ours_is_warned_about_once(world,
     expected = (f"metadata.annotations[{name}]: nothing reads it: is {meant} meant?",) if meant else ()
     assert (await world.review("CREATE", new)).warnings == expected
     assert (await world.review("UPDATE", new, new)).warnings == ()
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def annotated(**bytes_by_annotation):
+    """Return a Template whose annotations have these sizes in bytes, names included."""
+    names = {"text": TEMPLATE_TEXT_ANNOTATION, "residue": V1ALPHA1_ANNOTATION, "applied": LAST_APPLIED}
+    sizes = {names[key]: size for key, size in bytes_by_annotation.items()}
+    annotations = {name: "x" * (size - len(name)) for name, size in sizes.items()}
+    return template() | {"metadata": {"name": "t", "namespace": "d", "annotations": annotations}}
+
+
+async def test_write_is_rejected_whose_conversion_makes_the_annotations_too_large(world):
+    half = MAX_ANNOTATIONS_BYTES // 2
+    assert (await world.review("CREATE", annotated(text=half, applied=half))).causes == ()
+    (cause,) = (await world.review("CREATE", annotated(text=half + 1, applied=half))).causes
+    assert (cause.field, cause.reason) == ("metadata.annotations", "FieldValueTooLong")
+    assert cause.message == (
+        "the annotations of the stored v1alpha2 object would have 262145 bytes, more than 262144 "
+        "(tinkerbell.org/v1alpha1-template has 131073, kubectl.kubernetes.io/last-applied-configuration has 131072): "
+        "use `kubectl apply --server-side`, which does not need kubectl.kubernetes.io/last-applied-configuration, or "
+        "shorten spec.data"
+    )
+    (cause,) = (await world.review("CREATE", annotated(residue=MAX_ANNOTATIONS_BYTES + 1))).causes
+    assert cause.message.endswith(": shorten the fields that v1alpha2 has no place for (docs/migrating.md)")
+
+
+async def test_annotations_are_counted_in_bytes_of_utf8(world):
+    new = hardware("h", annotations={V1ALPHA1_ANNOTATION: "\N{SNOWMAN}" * (MAX_ANNOTATIONS_BYTES // 3)})
+    (cause,) = (await world.review("CREATE", new)).causes
+    assert f"{len(V1ALPHA1_ANNOTATION) + MAX_ANNOTATIONS_BYTES // 3 * 3} bytes" in cause.message
+
+
+async def test_object_with_too_large_annotations_can_be_labelled_and_corrected_in_steps(world):
+    large, smaller = annotated(text=2 * MAX_ANNOTATIONS_BYTES), annotated(text=2 * MAX_ANNOTATIONS_BYTES - 1)
+    labelled = large | {"metadata": large["metadata"] | {"labels": {"a": "b"}}}
+    for new in (labelled, smaller):
+        assert (await world.review("UPDATE", new, large)).causes == ()
+    assert len((await world.review("UPDATE", large, smaller)).causes) == 1

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
+from tink.api.annotations import MAX_ANNOTATIONS_BYTES
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.crds import generate
 from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from tink.kubeapi import CompiledSchema
 
 CONVERSION_DATA_ANNOTATION = "cluster.x-k8s.io/conversion-data"
-MAX_ANNOTATIONS_BYTES = 256 << 10
-"""Maximum bytes of the keys and values of all annotations of an object (k8s.io/apimachinery, api/validation)."""
 
 _METADATA = "metadata"
 _ANNOTATIONS = "annotations"

@@ -21,7 +21,7 @@ from tink.kubeapi.apiserver.resources.registry import Registry, Resource
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key
 from tink.kubeapi.apiserver.webhooks import WebhookClient
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, Pipeline, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import Admit, Pipeline, add_nothing
 from tink.kubeapi.apiserver.write.verbs import Verbs
 from tink.kubeapi.schema.definition import is_true
 from tink.kubeapi.schema.shapes import Raw
@@ -35,7 +35,7 @@ def utc_now() -> datetime:
 class Core:
     """Verbs, lists, admission, registry and controllers over one store. The store calls `committed` for each change.
 
-    `admit_create` receives new objects before the webhooks do. `plugin` reviews writes in this process. `converters`
+    `admit` receives each write before the webhooks do. `plugin` reviews writes in this process. `converters`
     convert the objects of definitions (by the definition's name) between their versions in this process.
     """
 
@@ -44,7 +44,7 @@ class Core:
         store: ObjectStore,
         now: Callable[[], datetime],
         *,
-        admit_create: AdmitCreate = add_nothing,
+        admit: Admit = add_nothing,
         plugin: AdmissionPlugin | None = None,
         converters: Mapping[str, conversion.VersionConverter] = MappingProxyType({}),
     ) -> None:
@@ -65,7 +65,7 @@ class Core:
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
-        self.verbs = Verbs(Pipeline(store, now, self._webhooks, admit_create))  # Reads and writes of single objects
+        self.verbs = Verbs(Pipeline(store, now, self._webhooks, admit))  # Reads and writes of single objects
         self.lists = Lists(store, self.broadcaster)  # Lists and watches
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
         self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)

@@ -29,7 +29,7 @@ from tink.kubeapi.apiserver.read import watch_lines
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.store.object_store import MemoryStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, Write
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import Admit, add_nothing
 from tink.kubeapi.schema import meta
 from tink.kubeapi.schema.shapes import Raw
 
@@ -54,7 +54,7 @@ class LocalApi:
         self,
         *,
         snapshot: LocalSnapshot | None = None,
-        admit_create: AdmitCreate = add_nothing,
+        admit: Admit = add_nothing,
         plugin: AdmissionPlugin | None = None,
         converters: Mapping[str, conversion.VersionConverter] = MappingProxyType({}),
         history: int = 10_000,
@@ -65,7 +65,7 @@ class LocalApi:
         self._on_commit = on_commit
         self._snapshot = snapshot or LocalSnapshot()
         self._store = MemoryStore(self._committed, history=history, state=self._snapshot.state)
-        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin, converters=converters)
+        self._core = Core(self._store, now, admit=admit, plugin=plugin, converters=converters)
 
     async def start(self) -> None:
         """Register the built-in and the stored resources. `start_controllers` starts the rest."""

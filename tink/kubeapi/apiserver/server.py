@@ -39,7 +39,7 @@ from tink.kubeapi.apiserver.http.app import Api
 from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, http_logger
 from tink.kubeapi.apiserver.store.object_store import ObjectStore
 from tink.kubeapi.apiserver.store.objects import Event, Key, StorageError
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
+from tink.kubeapi.apiserver.write.pipeline import Admit, add_nothing
 from tink.kubeapi.schema.shapes import Raw
 from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite
@@ -57,8 +57,8 @@ ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 class ApiServer:
     """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop it once.
 
-    Port 0 takes a free one. The certificate is valid for all addresses and for `names`. `admit_create` receives new
-    objects before the webhooks do. `plugin` reviews writes in this process. `converters` convert the objects of
+    Port 0 takes a free one. The certificate is valid for all addresses and for `names`. `admit` receives each
+    write before the webhooks do. `plugin` reviews writes in this process. `converters` convert the objects of
     definitions (by the definition's name) between their versions in this process.
     """
 
@@ -71,7 +71,7 @@ class ApiServer:
         addresses: Sequence[str] = (),
         names: Sequence[str] = (),
         history: int = 10_000,
-        admit_create: AdmitCreate = add_nothing,
+        admit: Admit = add_nothing,
         plugin: AdmissionPlugin | None = None,
         converters: Mapping[str, VersionConverter] = MappingProxyType({}),
         now: Callable[[], datetime] = utc_now,
@@ -89,7 +89,7 @@ class ApiServer:
             history=history,
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
-        self._core = Core(store, now, admit_create=admit_create, plugin=plugin, converters=converters)
+        self._core = Core(store, now, admit=admit, plugin=plugin, converters=converters)
         self._runner: web.AppRunner | None = None
         self._api: Api | None = None
 

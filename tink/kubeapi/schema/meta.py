@@ -71,7 +71,7 @@ def _errors(meta: Mapping[str, Any], rule: NameRule, at: str) -> Iterator[FieldE
             yield invalid(f"{at}.labels", value, words)
     size = 0
     for key, value in (meta.get("annotations") or {}).items():
-        size += len(key) + len(value)
+        size += sum(len(text.encode(errors="surrogatepass")) for text in (key, value))
         for words in wrong_keys(key.lower()):
             yield invalid(f"{at}.annotations", key, words)
     if size > MAX_ANNOTATIONS:

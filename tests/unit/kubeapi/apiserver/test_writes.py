@@ -33,6 +33,13 @@ async def test_patches_at_the_same_time_all_take_effect(api: Client) -> None:
     assert len((await api("GET", f"{CONFIGMAPS}/c")).json["data"]) == 4
 
 
+async def test_annotations_are_limited_in_bytes_of_utf8(api: Client) -> None:
+    """Source: k8s.io/apimachinery, pkg/api/validation/objectmeta.go, ValidateAnnotationsSize."""
+    for signs, code in ((131_071, 201), (131_072, 422)):
+        body = {"metadata": {"name": f"c{signs}", "annotations": {"n": "\N{LATIN SMALL LETTER E WITH ACUTE}" * signs}}}
+        assert (await api("POST", CONFIGMAPS, body)).status == code
+
+
 WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 
 
@@ -40,7 +47,7 @@ WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 async def protecting(start: Start, installed: Path, tmp_path: Path) -> Client:
     """A client of a server that gives Workflows their finalizer, as the stack does."""
     shutil.copytree(installed, tmp_path / "state")
-    _, client = await start(admit_create=protect)
+    _, client = await start(admit=lambda new, old: protect(new) if old is None else None)
     return client
 
 

@@ -208,26 +208,27 @@ class Update(Draft):
         return VerbResult(made, 200, self.warnings)
 
 
-AdmitCreate = Callable[[Raw], None]
-"""Function that adds to each new object, in place, such as a finalizer (Kubernetes: an admission plugin such as
-StorageObjectInUseProtection). The added fields have no owner."""
+Admit = Callable[[Raw, Raw | None], None]
+"""Function that adds to the new state of each object, in place, such as a finalizer (Kubernetes: an admission plugin
+such as StorageObjectInUseProtection). The second argument is the stored object, None for a new one. The added fields
+have no owner."""
 
 
-def add_nothing(_: Raw) -> None:
-    """Leave new objects unchanged."""
+def add_nothing(_new: Raw, _old: Raw | None) -> None:
+    """Leave objects unchanged."""
 
 
 @dataclass(eq=False)
 class Pipeline:
     """Brings drafts to the store `objects`, in their storage version and of limited size.
 
-    `now` returns the time in UTC; `admit_create` sees new objects before the webhooks.
+    `now` returns the time in UTC; `admit` sees each write before the webhooks do.
     """
 
     objects: ObjectStore
     now: Callable[[], datetime]
     admission: Webhooks
-    admit_create: AdmitCreate
+    admit: Admit
     _storing: set[asyncio.Task[VerbResult]] = field(default_factory=set)
 
     async def put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
@@ -282,8 +283,7 @@ class Pipeline:
             now = self.timestamp()
             cost = conversion.tracking_size(resource, draft.old, size)
             await offload(cost, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
-        if draft.old is None:
-            self.admit_create(draft.new)
+        self.admit(draft.new, draft.old)
         attributes = _attributes(draft)
         given, owners = draft.new, draft.new["metadata"].get("managedFields")
         await self.admission.mutate(attributes)
