@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import defaultdict
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
 
-from edge.dhcp.wire import MessageType, options
+from edge.dhcp import Reply
+from edge.dhcp.wire import Message, MessageType, options
 from edge.machines import DiscoveryWriter, Inventory
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse
@@ -47,43 +46,80 @@ INVENTORY_SECONDS = 90
 
 
 class Machine:
-    """A machine that boots by PXE again and again until it has an inventory."""
+    """A machine that boots by PXE again and again until it has an address.
+
+    The ROM of every second machine collects offers for 4 s, as EDK2 does.
+    """
 
     def __init__(self, number: int, start: int, *, is_listed: bool) -> None:
         self.mac = f"52:54:00:{1 if is_listed else 2:02x}:00:{number:02x}"
         self.packet = sent_by(bytes.fromhex(self.mac.replace(":", "")), PXE_DISCOVER)
-        self.due = {start + sum(PAUSES) * turn + sum(PAUSES[:at]) for turn in range(20) for at in range(len(PAUSES))}
         self.leased_at: int | None = None
+        self._collects = 4 if number % 2 else 0
+        self._request = b""
+        self._tries = 0
+        self._due = start
 
     def act(self, second: int, edges: list[Edge]) -> None:
-        """Send the packet of this second to all edges, if there is one, and take the first offer."""
-        if second not in self.due or self.leased_at is not None:
+        """Send the packet of this second to all edges, if there is one."""
+        if second != self._due or self.leased_at is not None:
+            return
+        if self._request:
+            self._send_request(second, edges)
             return
         replies = [edge.send(self.packet) for edge in edges]
+        self._repeat(second)
         reply = next((each for each in replies if each is not None), None)
         if reply is None:
             return
         assert message_type(reply) is MessageType.OFFER
-        offer = read(reply)
-        accepted = {
-            options.MESSAGE_TYPE: bytes([MessageType.REQUEST]),
-            options.REQUESTED_ADDRESS: offer.yiaddr,
-            options.SERVER_IDENTIFIER: offer.options[options.SERVER_IDENTIFIER],
-        }
-        replies = [edge.send(altered(self.packet, options=accepted)) for edge in edges]
-        if any(each is not None and message_type(each) is MessageType.ACK for each in replies):
+        self._request, self._tries, self._due = requesting(self.packet, read(reply)), 0, second + self._collects
+        self.act(second, edges)
+
+    def _send_request(self, second: int, edges: list[Edge]) -> None:
+        replies = [edge.send(self._request) for edge in edges]
+        self._repeat(second)
+        for reply in replies:
+            self.receive(second, reply)
+
+    def _repeat(self, second: int) -> None:
+        """Send again later; after four times, begin again with a DISCOVER."""
+        self._due = second + PAUSES[self._tries]
+        self._tries += 1
+        if self._tries == len(PAUSES):
+            self._tries, self._request = 0, b""
+
+    def receive(self, second: int, reply: Reply | None) -> None:
+        """Take the answer to a REQUEST, which may come later than in its turn."""
+        if reply is not None and message_type(reply) is MessageType.ACK:
             self.leased_at = second
+        elif reply is not None and message_type(reply) is MessageType.NAK:
+            self._request, self._tries, self._due = b"", 0, second + 1
 
     def progress(self, second: int) -> Progress:
         if self.leased_at is None:
-            return Progress.NONE
-        return Progress.BOOTING if second > self.leased_at + 5 else Progress.REQUESTED
+            return Progress.UNKNOWN
+        return Progress.BOOTING if second > self.leased_at + 5 else Progress.NONE
+
+
+def requesting(discover: bytes, offer: Message) -> bytes:
+    """Return the REQUEST by which the sender of a DISCOVER accepts an offer."""
+    accepted = {
+        options.MESSAGE_TYPE: bytes([MessageType.REQUEST]),
+        options.REQUESTED_ADDRESS: offer.yiaddr,
+        options.SERVER_IDENTIFIER: offer.options[options.SERVER_IDENTIFIER],
+    }
+    return altered(discover, options=accepted)
 
 
 class Link:
     """The edges, the controller and the API of a flat link, in virtual time."""
 
-    def __init__(self, make_edge: MakeEdge, machines: list[Machine], lists: list[str], *, edges: int = 1) -> None:
+    def __init__(
+        self, make_edge: MakeEdge, machines: list[Machine], lists: list[str], *, edges: int = 1, takes: bool = False
+    ) -> None:
+        """`takes`: the invented machines accept their offers."""
+        self.takes = takes
         self.machines = {each.mac: each for each in machines}
         self.registered = [sent_by(bytes.fromhex(f"5254000000{number:02x}")) for number in range(MACHINES)]
         known = [
@@ -108,6 +144,7 @@ class Link:
         ]
         self.edge = self.edges[0]
         for edge in self.edges:
+            edge.responder.send_later = self._receive
             for obj in self.api.objects(HARDWARE):
                 edge.inventory.apply(obj)
         clock = asyncio.get_running_loop().time
@@ -127,7 +164,6 @@ class Link:
             lambda mac: bool(inventory.claimants(mac)),
             listed=expected,
             salt=36 + len(self.writers),
-            chance=random.Random(36 + len(self.writers)),
             progress=lambda mac: self.machines[mac].progress(self.second) if mac in self.machines else Progress.NONE,
         )
         self.writers.append(DiscoveryWriter(self.api, informer, admission, rules, record, clock))  # type: ignore[arg-type]
@@ -136,23 +172,19 @@ class Link:
     async def run(self, seconds: int, flood: Callable[[int], list[int]]) -> None:
         """Let time pass; `flood` returns the numbers of the invented machines that send in a second."""
         tasks = [asyncio.create_task(each.run()) for each in (*self.writers, self.controller)]
-        by_second: dict[int, list[Machine]] = defaultdict(list)
-        for each in self.machines.values():
-            for second in each.due:
-                by_second[second].append(each)
         try:
             for self.second in range(seconds):
                 numbers = flood(self.second)
                 for at, number in enumerate(numbers):
                     if at == len(numbers) // 2:
-                        self._real(by_second[self.second])
+                        self._real()
                     for edge in self.edges:
                         edge.now += 1 / len(numbers)
-                        edge.send(invented(number))
+                    self._invented(invented(number))
                 if not numbers:
                     for edge in self.edges:
                         edge.now += 1
-                    self._real(by_second[self.second])
+                    self._real()
                 await elapse(1.0)
                 for edge in self.edges:
                     assert edge.send(self.registered[self.second % MACHINES]) is not None
@@ -161,10 +193,22 @@ class Link:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    def _real(self, sending: list[Machine]) -> None:
-        for each in sending:
-            each.act(self.second, self.edges)
+    def _receive(self, reply: Reply) -> None:
+        mac = read(reply).mac.hex(":")
+        if mac in self.machines:
+            self.machines[mac].receive(self.second, reply)
+
+    def _invented(self, packet: bytes) -> None:
+        replies = [edge.send(packet) for edge in self.edges]
+        reply = next((each for each in replies if each is not None), None)
+        if self.takes and reply is not None and message_type(reply) is MessageType.OFFER:
+            request = requesting(packet, read(reply))
+            for edge in self.edges:
+                edge.send(request)
+
+    def _real(self) -> None:
         for each in self.machines.values():
+            each.act(self.second, self.edges)
             is_ready = each.leased_at is not None and self.second >= each.leased_at + INVENTORY_SECONDS
             name = discovered_name(each.mac)
             if is_ready and (obj := self.api.read(HARDWARE, name)) and not (obj.get("status") or {}).get("inventory"):
