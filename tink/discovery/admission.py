@@ -79,7 +79,7 @@ MAX_LEAVING: Final = 8
 OFFER_SECONDS: Final = 60.0
 """Time for the REQUEST after an offer. EDK2 collects offers for up to 4 s; no client repeats a DISCOVER later than 32 s
 after the last one (PXE 2.1 section 2.2.2.2)."""
-MAX_OFFERS: Final = 65_536
+MAX_OFFERS: Final = 32_768
 """Maximum number of machines whose offer is stored; the ones with the newest offers."""
 BOOT_FILE_SECONDS: Final = 30.0
 """Time for an admitted machine to fetch a boot file or a script. Firmware does so within a few seconds of its ACK."""
@@ -527,7 +527,7 @@ class Admission:
         self._place_at: dict[int, _Place] = {}
         """The Hardware that may have to give way, by address."""
         self._leaving: dict[NamespacedName, tuple[_Place, str]] = {}
-        """The Hardware that the caller is to delete, until they are gone, each with the MAC address of its successor."""
+        """The Hardware that the caller is to delete, until they are gone, and the MAC address of the successor."""
         self._displaced: list[NamespacedName] = []
         self._successors: list[str] = []
         self._addresses: dict[NamespacedName, tuple[int, ...]] = {}
@@ -752,9 +752,12 @@ class Admission:
     def _grant(self, claim: _Claim, address: IPv4Address, now: float) -> Decision:
         """Admit a machine if the address that was offered to it is free, or that of a machine that gives way."""
         rule, addresses, number = claim.rule, self._ranges[claim.rule.name], int(address)
+        refusal = self._refusal(claim)
         place: _Place | None = None
-        if self._refusal(claim) is not None or not addresses.bit(number) & claim.free:
+        if refusal is not None or not addresses.bit(number) & claim.free:
             place = self._place_at.get(number)
+            if place is None and addresses.bit(number) & claim.free:
+                return refusal or self._exhausted(rule)  # others have used up the share meanwhile
             if place is None or not self._gives_way(place, claim, now):
                 text = f"{address} was offered to several machines, and another one has taken it"
                 return Refused(AdmissionReason.TAKEN, f"{text}; it begins again with a DISCOVER")
