@@ -139,24 +139,19 @@ class UnknownMachines:
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """Return the reply to a machine without a Hardware, or None for silence."""
-        client = identify(message)
-        is_asked = self._discovery is not None and received.port == SERVER_PORT
-        if not is_asked or client.stage is Stage.OPERATING_SYSTEM:
-            self._context.report_unknown(message_type, message, client)
-            return None
-        if message_type is MessageType.DISCOVER:
-            return self._offer(message, client, received)
-        if message_type is MessageType.REQUEST:
-            return self._request(message, client, received)
+        client, discovery = identify(message), self._discovery
+        if discovery is not None and received.port == SERVER_PORT and client.stage is not Stage.OPERATING_SYSTEM:
+            if message_type is MessageType.DISCOVER:
+                return self._offer(discovery, message, client, received)
+            if message_type is MessageType.REQUEST:
+                return self._request(discovery, message, client, received)
         self._context.report_unknown(message_type, message, client)
         return None
 
-    def _offer(self, message: Message, client: Client, received: Received) -> Reply | None:
+    def _offer(self, discovery: Discovery, message: Message, client: Client, received: Received) -> Reply | None:
         """Answer a DISCOVER: as it will be answered when the Hardware is there (RFC 2131 section 4.3.1)."""
         candidate = self._candidate(message, received)
-        if self._discovery is None:
-            return None
-        decision = candidate if isinstance(candidate, Refused) else self._discovery.offer(candidate)
+        decision = candidate if isinstance(candidate, Refused) else discovery.offer(candidate)
         # The step of the journey is the one of an unknown machine, once a minute: any host can invent machines.
         self._context.report_unknown(MessageType.DISCOVER, message, client, admission=decision)
         if not isinstance(decision, Offered):
@@ -172,37 +167,31 @@ class UnknownMachines:
         payload = self._context.assemble_for(MessageType.OFFER, query, client, boot)
         return to_client(payload, query) if payload is not None else None
 
-    def _request(self, message: Message, client: Client, received: Received) -> Reply | None:
+    def _request(self, discovery: Discovery, message: Message, client: Client, received: Received) -> Reply | None:
         """Answer a REQUEST by which a machine accepts an offer (RFC 2131 section 4.3.2, SELECTING)."""
-        agent = relay_agent_of(message, received.source_port)
+        context, agent = self._context, relay_agent_of(message, received.source_port)
         server_id = message.options.get(options.SERVER_IDENTIFIER, b"")
         requested = message.options.get(options.REQUESTED_ADDRESS, b"")
-        is_ours = self._context.is_us(server_id, agent)
-        candidate = self._candidate(message, received)
+        is_ours = context.is_us(server_id, agent)
         # A peer that is gone may have offered the same address; the ACK is then in its name.
-        if self._discovery is None or not (is_ours or server_id in self._context.gone_peers) or len(requested) != 4:
-            self._report_other_server(message, server_id)
-            self._context.report_unknown(MessageType.REQUEST, message, client)
+        if not (is_ours or server_id in context.gone_peers) or len(requested) != 4:
+            context.report_unknown(MessageType.REQUEST, message, client)
+            if len(server_id) == 4 and server_id not in context.peers and discovery.has_offer(message.mac):
+                context.report_other_server(message.mac.hex(":"), server_id)
             return None
+        candidate = self._candidate(message, received)
         if isinstance(candidate, Refused):
-            decision: Decision = candidate
-        else:
-            decision = self._discovery.request(candidate, IPv4Address(requested))
-        self._context.report_unknown(MessageType.REQUEST, message, client, admission=decision)
+            context.report_unknown(MessageType.REQUEST, message, client, admission=candidate)
+            return None
+        decision = discovery.request(candidate, IPv4Address(requested))
+        context.report_unknown(MessageType.REQUEST, message, client, admission=decision)
         if isinstance(decision, Admitted) or (isinstance(decision, Waiting) and decision.reason in _GROWING):
             self._held[message.mac] = _Held(message, received, self._clock())
             return None
-        may_reach = not agent.giaddr or self._context.may_reach_relay(agent, None)
-        if isinstance(decision, Refused) and isinstance(candidate, Candidate) and is_ours and may_reach:
-            return self._context.nak(message, agent, f"{options.dotted(requested)} is not reserved for this machine")
-        return None
-
-    def _report_other_server(self, message: Message, server_id: bytes) -> None:
-        """Report that a machine with an offer of this edge accepted that of a server that is not one of its peers."""
-        discovery, mac = self._discovery, message.mac
-        if discovery is None or len(server_id) != 4 or server_id in self._context.peers or not discovery.has_offer(mac):
-            return
-        self._context.report_other_server(mac.hex(":"), server_id)
+        may_reach = not agent.giaddr or context.may_reach_relay(agent, None)
+        if not isinstance(decision, Refused) or not is_ours or not may_reach:
+            return None
+        return context.nak(message, agent, f"{options.dotted(requested)} is not reserved for this machine")
 
     def take_held(self, mac: str) -> tuple[Message, Received] | None:
         """Return the REQUEST of a machine whose Hardware has arrived, if it is not too old. It is no longer held."""
