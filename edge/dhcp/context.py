@@ -51,7 +51,14 @@ MAX_REPLIES: Final = 5000
 """Replies a second to all such relays together, and to all such clients."""
 _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
-_LASTING_REASONS: Final = frozenset({AdmissionReason.API_AWAY, AdmissionReason.RATE})
+_LASTING_REASONS: Final = frozenset(
+    {
+        AdmissionReason.API_AWAY,
+        AdmissionReason.RATE,
+        AdmissionReason.RANGE_EXHAUSTED,
+        AdmissionReason.SHARE_EXHAUSTED,
+    }
+)
 """Reasons to wait that may last longer than until the machine's next packet."""
 
 

@@ -40,18 +40,16 @@ Machines that send again have the same rate for themselves, and so have machines
 MAX_LISTED_AT_ONCE: Final = 10.0
 LISTED_PACKETS_A_SECOND: Final = 1.0
 """Maximum rate of packets of each machine on a list of expected machines that are parsed in a flood of others."""
-HOLD_SECONDS: Final = 4.0
+HOLD_SECONDS: Final = 10.0
 """Time for which a REQUEST is held until the Hardware of its machine is there.
 
 Firmware and systemd-networkd repeat a REQUEST after 4 s, iPXE after 1 s; the repetition is held in its place."""
-MAX_HELD: Final = 256
+MAX_HELD: Final = 1024
 """Maximum number of REQUESTs that are held."""
 
 _INFINIBAND: Final = bytes((codec.INFINIBAND,))
 _OPTIONS_AT: Final = 240
 _REQUEST_OPTION: Final = options.option(options.MESSAGE_TYPE, bytes((MessageType.REQUEST,)))
-_GROWING: Final = frozenset({AdmissionReason.REGISTERING, AdmissionReason.PLACE})
-"""Reasons to wait that end with the Hardware of the machine."""
 
 
 class Discovery(Protocol):
@@ -185,7 +183,7 @@ class UnknownMachines:
             return None
         decision = discovery.request(candidate, IPv4Address(requested))
         context.report_unknown(MessageType.REQUEST, message, client, admission=decision)
-        if isinstance(decision, Admitted) or (isinstance(decision, Waiting) and decision.reason in _GROWING):
+        if isinstance(decision, Admitted | Waiting):
             self._held[message.mac] = _Held(message, received, self._clock())
             return None
         may_reach = not agent.giaddr or context.may_reach_relay(agent, None)

@@ -9,23 +9,27 @@ other machine.
     rule      the first rule with its network, relay and MAC address                -> else the reason of the nearest
     list      a rule with only=listed: the MAC address is on a list
     deleted   its discovered Hardware was deleted in the last ten minutes           -> not yet, unless it is on a list
-    address   the range has a free one, or a silent machine has to give way         -> else no offer
-    share     its link and its port hold no more than half of the free addresses    -> else no offer
+    address   the range has a free one, or a silent machine that may give way       -> else no offer
+    share     its link and its port hold no more than half of the free addresses    -> else it waits for a place
     offer     the REQUEST is for the address of its offer, and that is free yet     -> else a NAK, and it begins again
     rate      at most `CREATIONS_PER_SECOND` by this rule                           -> else its next REQUEST decides
+    draw      of all machines that wait for a place, chance chooses the next one
 
 Any host can send packets with invented MAC addresses, millions of them. Invented DISCOVERs cost nothing but an answer.
 A host that reads the answers, and sends the REQUESTs as well, fills the ranges, and no more. Two rules limit that:
 
     share     of several links or ports, each holds at most half of the free addresses, so that the others go on
-    progress  a machine that has fetched no boot file within `BOOT_FILE_SECONDS` gives way to the next REQUEST
+    progress  a machine that has fetched no boot file within `BOOT_FILE_SECONDS` gives way to one that waits for a place
 
-A machine on a list needs no share, and takes the place of any machine that is on no list and has not introduced itself.
+A machine waits for a place if its REQUEST arrives when the range is full. If the place that it gets has another address
+than its offer, the answer to its REQUEST is a NAK, and it is offered that address. A machine on a list is drawn before
+all others, needs no share, and takes the place of any machine that is on no list and has not introduced itself.
 Only a Hardware as the edge has created it gives way: none with an inventory, a Workflow, or a change by an operator.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
 import zlib
@@ -76,6 +80,10 @@ DISPLACEMENTS_PER_SECOND: Final = 2.0
 It bounds the writes of an attack that never ends: about five for each place."""
 MAX_LEAVING: Final = 8
 """Maximum number of Hardware of a rule that are being deleted at a time to free their places."""
+WAIT_SECONDS: Final = 10.0
+"""Time after its last REQUEST for which a machine takes part in the draw for a place."""
+MAX_WAITING: Final = 4096
+"""Maximum number of machines of a rule that take part in it; the ones that were heard last."""
 OFFER_SECONDS: Final = 60.0
 """Time for the REQUEST after an offer. EDK2 collects offers for up to 4 s; no client repeats a DISCOVER later than 32 s
 after the last one (PXE 2.1 section 2.2.2.2)."""
@@ -85,10 +93,12 @@ BOOT_FILE_SECONDS: Final = 30.0
 """Time for an admitted machine to fetch a boot file or a script. Firmware does so within a few seconds of its ACK."""
 UNKNOWN_SECONDS: Final = 300.0
 """The same time for a machine of another edge that does not pass its journey on."""
-PROGRESS_SECONDS: Final = 1.0
-"""Time for which the progress of a machine is not read again."""
 MAX_EXAMINED: Final = 1000
 """Maximum number of places that are examined at a time to find one that gives way."""
+_MAX_YIELDING: Final = 8
+"""Maximum number of places from which chance chooses the one that gives way. Edges of a site choose different ones."""
+_MAX_LINKS_DRAWN: Final = 4
+"""Maximum number of links in one draw, until there is one whose machine can be admitted."""
 HOSTS_SECONDS: Final = 1.0
 """Time for which the addresses of hosts that are no machines are not computed again."""
 RETURNING_SECONDS: Final = 1.0
@@ -415,7 +425,6 @@ class _Place:
     """A discovered Hardware that may have to give its address to another machine.
 
     since: the time at which it was created, or first seen by this process.
-    read_at: the time at which the progress was read.
     """
 
     key: NamespacedName
@@ -423,7 +432,6 @@ class _Place:
     address: int
     since: float
     progress: Progress
-    read_at: float = float("-inf")
 
 
 class _Range:
@@ -439,6 +447,8 @@ class _Range:
         """Addresses that hosts other than machines have, or that the API has rejected."""
         self.offered = 0
         """Addresses that were offered since each free address was offered."""
+        self.silent = self.boots = 0
+        """The addresses of `places`, and of `booting`."""
         self.places: dict[NamespacedName, _Place] = {}
         """The Hardware that may have to give way, in the order of their creation; without those that boot."""
         self.booting: dict[NamespacedName, _Place] = {}
@@ -447,6 +457,27 @@ class _Range:
     def bit(self, number: int) -> int:
         """Return the bit of an address; 0 if it is not in the range."""
         return 1 << (number - self.first) if 0 <= number - self.first < self.size else 0
+
+    def place(self, key: NamespacedName) -> _Place | None:
+        """Return the place of a Hardware that may have to give way."""
+        return self.places.get(key) or self.booting.get(key)
+
+    def put(self, place: _Place) -> None:
+        """Store a place, or its new progress."""
+        boots = place.progress is Progress.BOOTING
+        here, other = (self.booting, self.places) if boots else (self.places, self.booting)
+        other.pop(place.key, None)
+        here[place.key] = place
+        bit = self.bit(place.address)
+        self.silent = self.silent & ~bit if boots else self.silent | bit
+        self.boots = self.boots | bit if boots else self.boots & ~bit
+
+    def drop(self, place: _Place) -> None:
+        """Forget a place."""
+        self.places.pop(place.key, None)
+        self.booting.pop(place.key, None)
+        self.silent &= ~self.bit(place.address)
+        self.boots &= ~self.bit(place.address)
 
     def choose(self, mac: str, free: int) -> int | None:
         """Return an address of `free` (bits): one that was not offered lately, if there is one; None: none is free.
@@ -486,6 +517,15 @@ class _Claim:
     exhausted: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Entrant:
+    """A machine that takes part in the draw for a place: the address of its offer, and the time of its REQUEST."""
+
+    claim: _Claim
+    address: int
+    at: float
+
+
 class Admission:
     """Decides which unknown machines get an offer, and which are admitted. The owner passes on changes of Hardware."""
 
@@ -499,6 +539,7 @@ class Admission:
         progress: Callable[[str], Progress] = lambda _mac: Progress.NONE,
         is_in_use: Callable[[NamespacedName], bool] = lambda _hardware: False,
         salt: int | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         """Create the admission by `rules`, whose ranges do not overlap.
 
@@ -508,6 +549,7 @@ class Admission:
         progress: returns the progress of a machine with a discovered Hardware, by its MAC address.
         is_in_use: returns True if a Workflow names a Hardware.
         salt: determines the slots of the sightings; None: a random one.
+        chance: decides the draw; None: an unpredictable one.
         """
         self._rules = tuple(rules)
         self._ranges = {rule.name: _Range(rule) for rule in self._rules}
@@ -518,14 +560,19 @@ class Admission:
         self._progress = progress
         self._is_in_use = is_in_use
         self._sightings = Sightings(salt)
+        self._chance = chance if chance is not None else random.SystemRandom()
         self._creations = TokenBuckets(CREATIONS_PER_SECOND, CREATIONS_PER_SECOND)
         self._displacements = TokenBuckets(MAX_LEAVING, DISPLACEMENTS_PER_SECOND)
         self._offers: Newest[str, _Offer] = Newest(MAX_OFFERS)
         """The last offer to each machine without a Hardware, by MAC address."""
         self._pending: dict[str, Admitted] = {}
         """The admitted machines whose Hardware is not known yet, by MAC address."""
-        self._place_at: dict[int, _Place] = {}
-        """The Hardware that may have to give way, by address."""
+        self._waiting: dict[tuple[str, bool], Newest[str, _Entrant]] = {
+            (rule.name, is_listed): Newest(MAX_WAITING) for rule in self._rules for is_listed in (True, False)
+        }
+        """The machines that take part in the draws of each rule, on lists and on none, by MAC address.
+
+        The one that was heard last is the last."""
         self._leaving: dict[NamespacedName, tuple[_Place, str]] = {}
         """The Hardware that the caller is to delete, until they are gone, and the MAC address of the successor."""
         self._displaced: list[NamespacedName] = []
@@ -566,33 +613,22 @@ class Admission:
 
     def _set_place(self, key: NamespacedName, hardware: Raw, now: float) -> None:
         """Note whether a Hardware may have to give way to another machine."""
-        progress, addresses = _displaceable(hardware), self._addresses.get(key, ())
-        if progress is None or not addresses:
+        progress, numbers = _displaceable(hardware), self._addresses.get(key, ())
+        addresses = self._range_at(numbers[0]) if numbers else None
+        if progress is None or addresses is None:
             self._drop_place(key)
             if not as_mapping(hardware["metadata"]).get("deletionTimestamp"):
                 _, successor = self._leaving.pop(key, (None, ""))
                 self.give_back(successor)
         elif key not in self._leaving:
-            known = self._place_at.get(addresses[0])
-            if known is None or known.key != key:
-                known = _Place(key, next(iter(_interfaces(hardware))), addresses[0], now, progress)
-            self._put_place(known, max(known.progress, progress))
-
-    def _put_place(self, place: _Place, progress: Progress) -> None:
-        addresses = self._range_at(place.address)
-        place.progress = progress
-        self._place_at[place.address] = place
-        if addresses is not None:
-            boots = progress is Progress.BOOTING
-            here, other = (addresses.booting, addresses.places) if boots else (addresses.places, addresses.booting)
-            other.pop(place.key, None)
-            here[place.key] = place
+            place = addresses.place(key) or _Place(key, next(iter(_interfaces(hardware))), numbers[0], now, progress)
+            place.progress = max(place.progress, progress)
+            addresses.put(place)
 
     def _drop_place(self, key: NamespacedName) -> None:
         for addresses in self._ranges.values():
-            place = addresses.places.pop(key, None) or addresses.booting.pop(key, None)
-            if place is not None:
-                self._place_at.pop(place.address, None)
+            if (place := addresses.place(key)) is not None:
+                addresses.drop(place)
 
     def remove(self, hardware: Raw, now: float) -> None:
         """Note a Hardware that was deleted at `now`, a time of the clock of `offer`.
@@ -697,7 +733,10 @@ class Admission:
         rule, addresses = claim.rule, self._ranges[claim.rule.name]
         self._hear(rule, claim.links, now)
         refusal = self._refusal(claim)
-        bits = claim.free if refusal is None else self._yielding(claim, now)
+        bits = claim.free
+        if refusal is not None:
+            # The address of a machine that may have to give way. Its REQUEST takes part in the draw.
+            bits = addresses.silent | (addresses.boots if claim.is_listed else 0)
         before = self._offers.get(mac)
         if before is not None and before.rule is rule and addresses.bit(before.address) & bits:
             address: int | None = before.address
@@ -712,8 +751,8 @@ class Admission:
     def request(self, candidate: Candidate, address: IPv4Address, now: float) -> Decision:
         """Decide about a machine whose REQUEST for `address`, in answer to an offer, arrived at `now`.
 
-        After `Admitted`, the caller creates the Hardware, or calls `give_back`. After `Waiting` for a place, it calls
-        `take_displaced`, and deletes that Hardware first.
+        After `Admitted`, the caller creates the Hardware, or calls `give_back`. Then it calls `take_displaced`, and
+        deletes these Hardware, whose successors were drawn. A machine that waits may be drawn after a later REQUEST.
         """
         mac = candidate.mac
         if self._is_claimed(mac):
@@ -730,7 +769,7 @@ class Admission:
             text = f"{address} was not offered to it in the last {OFFER_SECONDS:.0f} s"
             return Refused(AdmissionReason.NO_OFFER, f"{text}; it begins again with a DISCOVER")
         decision = self._grant(claim, address, now)
-        if not isinstance(decision, Waiting) or mac in self._pending:
+        if not isinstance(decision, Waiting):
             del self._offers[mac]
         return decision
 
@@ -750,34 +789,27 @@ class Admission:
         return _Claim(mac, rule, links, is_listed, free, kind)
 
     def _grant(self, claim: _Claim, address: IPv4Address, now: float) -> Decision:
-        """Admit a machine if the address that was offered to it is free, or that of a machine that gives way."""
-        rule, addresses, number = claim.rule, self._ranges[claim.rule.name], int(address)
+        """Admit a machine if the address that was offered to it is free. Let it wait for a place if none is."""
+        rule, key = claim.rule, (claim.rule.name, claim.is_listed)
         refusal = self._refusal(claim)
-        place: _Place | None = None
-        if refusal is not None or not addresses.bit(number) & claim.free:
-            place = self._place_at.get(number)
-            if place is None and addresses.bit(number) & claim.free:
-                return refusal or self._exhausted(rule)  # others have used up the share meanwhile
-            if place is None or not self._gives_way(place, claim, now):
-                text = f"{address} was offered to several machines, and another one has taken it"
-                return Refused(AdmissionReason.TAKEN, f"{text}; it begins again with a DISCOVER")
-        key = rule.name, claim.is_listed
-        if place is not None and not (self._may_displace(rule) and self._displacements.allows(key, now)):
-            text = f"rule {rule.name} frees {DISPLACEMENTS_PER_SECOND:.0f} places of silent machines a second"
-            return Waiting(AdmissionReason.RATE, f"{text}; the next REQUEST may take one")
+        if refusal is not None:
+            self._waiting[key][claim.mac] = _Entrant(claim, int(address), now)
+            self._draw(rule, now)
+            if claim.mac in self._pending:
+                return Waiting(AdmissionReason.PLACE, "a machine that makes no progress gives up its address")
+            return Waiting(refusal.reason, f"it waits for a place: {refusal.text}")
+        if not self._ranges[rule.name].bit(int(address)) & claim.free:
+            text = f"{address} was offered to several machines, and another one has taken it"
+            return Refused(AdmissionReason.TAKEN, f"{text}; it begins again with a DISCOVER")
         if not self._creations.allows(key, now):
             text = f"rule {rule.name} admits {CREATIONS_PER_SECOND:.0f} machines a second"
             return Waiting(AdmissionReason.RATE, f"{text}; the next REQUEST may be in time")
+        return self._admit(claim, address)
+
+    def _admit(self, claim: _Claim, address: IPv4Address) -> Admitted:
         self._links_of[claim.mac] = claim.links
         self._held.update(claim.links)
-        admitted = self._reserve(claim.mac, Admitted(rule, address))
-        if place is None:
-            return admitted
-        self._drop_place(place.key)
-        self._leaving[place.key] = place, claim.mac
-        self._displaced.append(place.key)
-        text = f"Hardware {place.key}, whose machine makes no progress, gives up its address {address}"
-        return Waiting(AdmissionReason.PLACE, text)
+        return self._reserve(claim.mac, Admitted(claim.rule, address))
 
     def _is_listed(self, mac: str, rule: AdmissionRule) -> bool:
         return self._listed is not None and self._listed.lists_mac(mac, rule.list_namespaces)
@@ -870,29 +902,71 @@ class Admission:
         """Note that a Hardware was not deleted. The machine that was to have its place begins again."""
         place, successor = self._leaving.pop(hardware, (None, ""))
         if place is not None:
-            self._put_place(place, place.progress)
+            self._put(place, place.progress)
             self.give_back(successor)
 
     def _may_displace(self, rule: AdmissionRule) -> bool:
         addresses = self._ranges[rule.name]
         return sum(1 for place, _ in self._leaving.values() if addresses.bit(place.address)) < MAX_LEAVING
 
-    def _yielding(self, claim: _Claim, now: float) -> int:
-        """Return the addresses (bits) of the machines that would give way: the oldest ones with the least progress."""
+    def _put(self, place: _Place, progress: Progress) -> None:
+        place.progress = progress
+        if (addresses := self._range_at(place.address)) is not None:
+            addresses.put(place)
+
+    def _draw(self, rule: AdmissionRule, now: float) -> None:
+        """Give the place of a silent machine to one of the machines that wait, if a place can be freed now.
+
+        Chance chooses a link first, then a machine of this link.
+        """
+        entrants, is_listed = self._entrants(rule, now)
+        oldest = next(iter(self._ranges[rule.name].places.values()), None)
+        if not is_listed and (oldest is None or now - oldest.since < BOOT_FILE_SECONDS):
+            return  # the usual case in a flood: all places are young
+        if not self._may_displace(rule) or not self._displacements.allows((rule.name, is_listed), now):
+            return
+        by_link: dict[_Link, list[_Entrant]] = {}
+        for each in entrants.values():
+            by_link.setdefault(each.claim.links[0], []).append(each)
+        for link in self._chance.sample(sorted(by_link), min(len(by_link), _MAX_LINKS_DRAWN)):
+            entrant = self._chance.choice(by_link[link])
+            claim = entrant.claim
+            places = self._yielding(claim, now)
+            if not places:
+                continue
+            place = next((each for each in places if each.address == entrant.address), self._chance.choice(places))
+            del entrants[claim.mac]
+            if claim.mac in self._pending or self._is_claimed(claim.mac):
+                return  # an operator, or another edge, has registered it meanwhile
+            self._admit(claim, IPv4Address(place.address))
+            self._drop_place(place.key)
+            self._leaving[place.key] = place, claim.mac
+            self._displaced.append(place.key)
+            return
+
+    def _entrants(self, rule: AdmissionRule, now: float) -> tuple[Newest[str, _Entrant], bool]:
+        """Return the machines of the next draw: those on lists (True) if there are any, else all others (False)."""
+        for is_listed in (True, False):
+            entrants = self._waiting[rule.name, is_listed]
+            while entrants and now - next(iter(entrants.values())).at > WAIT_SECONDS:
+                entrants.popitem(last=False)
+            if entrants:
+                break
+        return entrants, is_listed
+
+    def _yielding(self, claim: _Claim, now: float) -> list[_Place]:
+        """Return the places that give way to the machine with this claim: the oldest ones with the least progress."""
         addresses = self._ranges[claim.rule.name]
-        if not self._may_displace(claim.rule):
-            return 0
-        found: dict[Progress, list[int]] = {each: [] for each in Progress}
+        found: dict[Progress, list[_Place]] = {each: [] for each in Progress}
         booting = addresses.booting.values() if claim.is_listed else ()
         for place in list(islice(chain(addresses.places.values(), booting), MAX_EXAMINED)):
             if not claim.is_listed and now - place.since < BOOT_FILE_SECONDS:
                 break  # all others are younger
             if self._gives_way(place, claim, now):
-                found[place.progress].append(addresses.bit(place.address))
-                if len(found[Progress.NONE]) >= MAX_LEAVING:
+                found[place.progress].append(place)
+                if len(found[Progress.NONE]) >= _MAX_YIELDING:
                     break
-        least = next(filter(None, found.values()), [])
-        return sum(least[:MAX_LEAVING])
+        return next(filter(None, found.values()), [])[:_MAX_YIELDING]
 
     def _gives_way(self, place: _Place, claim: _Claim, now: float) -> bool:
         """Return True if a Hardware gives way to the machine with this claim."""
@@ -905,9 +979,11 @@ class Admission:
             return False
         if self._is_listed(place.mac, claim.rule) or self._is_in_use(place.key):
             return False
-        if place.progress is not Progress.BOOTING and now - place.read_at >= PROGRESS_SECONDS:
-            place.read_at = now
-            self._put_place(place, self._progress(place.mac))
+        if place.progress is not Progress.BOOTING:
+            progress = self._progress(place.mac)
+            if progress is Progress.UNKNOWN and place.mac in self._links_of:
+                progress = Progress.NONE  # this edge has admitted it
+            self._put(place, progress)
         if claim.is_listed:
             return True
         return place.progress is Progress.NONE or (place.progress is Progress.UNKNOWN and age >= UNKNOWN_SECONDS)

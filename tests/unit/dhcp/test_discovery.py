@@ -34,7 +34,7 @@ from tests.unit.dhcp.harness import (
     sent_by,
 )
 from tink.api.v1alpha2 import Raw
-from tink.discovery.admission import Admission, read_rule
+from tink.discovery.admission import BOOT_FILE_SECONDS, Admission, read_rule
 from tink.kube.client import ApiError
 from tink.kube.resources import HARDWARE
 
@@ -289,12 +289,34 @@ async def test_ports_of_a_switch_have_shares_of_their_own(make_site) -> None:
         await site.boot(relayed(invented(1), "10.77.0.9", circuit=b"port 1"), **where)
         await site.boot(relayed(invented(2), "10.77.0.9", circuit=b"port 2"), **where)
         for number in (3, 4):
-            assert site.send(relayed(invented(number), "10.77.0.9", circuit=b"port 2"), **where) == [None]
+            discover = relayed(invented(number), "10.77.0.9", circuit=b"port 2")
+            assert site.send(requesting(discover, site.offer(discover, **where)), **where) == [None]
+        await site.wait()
         assert sorted(site.hardware) == ["discovery-02-00-00-00-00-01", "discovery-02-00-00-00-00-02"]
-        assert (
-            "half of the free addresses"
-            in [each.message for each in site.edge.events if each.outcome == Outcome.REFUSED][-1]
-        )
+        assert len([each for each in site.edge.events if "waits for a place: half of the free" in each.message]) == 2
+
+
+async def test_machine_takes_the_place_of_a_silent_one_by_its_request(make_site) -> None:
+    discover = sent_by(STRANGER)
+    async with make_site("range=10.77.0.100-10.77.0.101/24,osie=hook") as site:
+        for number in range(2):
+            await site.boot(invented(number))
+        await site.wait(BOOT_FILE_SECONDS)
+        request = requesting(discover, site.offer(discover))
+        await site.wait(1.0)
+        assert site.api.count("delete", of=HARDWARE) == 0, "an offer displaces nothing"
+        site.late.clear()
+        assert site.send(request) == [None]
+        await site.wait(1.0)
+        ((name, gone),) = [(n, each) for n, each in site.hardware.items() if "deletionTimestamp" in each["metadata"]]
+        assert NAME not in site.hardware
+        site.api.remove(HARDWARE, name)  # the controller does so
+        await site.wait(1.0)
+        (ack,) = map(read, site.late)
+        assert ack.options[options.MESSAGE_TYPE] == bytes([MessageType.ACK])
+        (interface,) = gone["spec"]["networkInterfaces"].values()
+        assert options.dotted(ack.yiaddr) == interface["dhcp"]["ip"]
+        assert NAME in site.hardware
 
 
 async def test_edge_whose_offer_is_accepted_creates_the_hardware_and_both_answer_then(make_site) -> None:

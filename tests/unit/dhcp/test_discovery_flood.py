@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
@@ -154,6 +155,7 @@ class Link:
             lambda mac: bool(inventory.claimants(mac)),
             listed=expected,
             salt=36 + len(self.writers),
+            chance=random.Random(36 + len(self.writers)),
             progress=lambda mac: self.machines[mac].progress(self.second) if mac in self.machines else Progress.NONE,
         )
         self.writers.append(DiscoveryWriter(self.api, informer, admission, rules, record, clock))  # type: ignore[arg-type]
@@ -162,11 +164,13 @@ class Link:
     async def run(self, seconds: int, flood: Callable[[int], list[int]]) -> None:
         """Let time pass; `flood` returns the numbers of the invented machines that send in a second."""
         tasks = [asyncio.create_task(each.run()) for each in (*self.writers, self.controller)]
+        chance = random.Random(36)
         try:
             for self.second in range(seconds):
                 numbers = flood(self.second)
+                real_at = chance.randrange(len(numbers) or 1)
                 for at, number in enumerate(numbers):
-                    if at == len(numbers) // 2:
+                    if at == real_at:
                         self._real()
                     for edge in self.edges:
                         edge.now += 1 / len(numbers)
@@ -232,7 +236,7 @@ async def test_each_machine_comes_in_through_a_flood_of_discovers_that_creates_n
     listed = [Machine(number, 10 + number // 2, is_listed=True) for number in range(MACHINES)]
     unlisted = [Machine(number, 10 + number // 2, is_listed=False) for number in range(MACHINES)]
     link = Link(make_edge, [*listed, *unlisted], [each.mac for each in listed])
-    await link.run(110, lambda second: rounds(second, again=30))
+    await link.run(90, lambda second: rounds(second, again=30))
     assert [each.mac for each in (*listed, *unlisted) if each.leased_at is None] == []
     assert len(link.names()) == MACHINES + len(listed) + len(unlisted), "no other Hardware was created"
     assert link.count("tinkedge_discovery_displaced") == 0

@@ -24,6 +24,7 @@ from tink.discovery.admission import (
     OFFER_SECONDS,
     UNKNOWN_SECONDS,
     UNUSED_SHARE,
+    WAIT_SECONDS,
     Admission,
     AdmissionReason,
     Admitted,
@@ -32,11 +33,12 @@ from tink.discovery.admission import (
     Progress,
     Refused,
     Sightings,
+    Waiting,
     discovered_hardware,
     read_rule,
     rule_conflicts,
 )
-from tink.discovery.model import AdmissionRule, RuleError, counts, list_namespaces
+from tink.discovery.model import AdmissionRule, RuleError, counts, discovered_name, list_namespaces
 from tink.kube.objects import NamespacedName
 
 MAC = "52:54:00:00:00:01"
@@ -91,6 +93,7 @@ class Site:
             progress=lambda mac: self.progress.get(mac, Progress.NONE),
             is_in_use=lambda key: key in self.workflows,
             salt=1,
+            chance=random.Random(7),
         )
 
     @property
@@ -624,14 +627,15 @@ def full(listed: Lists | None = None, **where: Any) -> tuple[Site, list[Raw]]:
     return site, made
 
 
-def test_machine_takes_the_place_of_one_of_the_silent_machines() -> None:
+def test_machine_takes_the_place_of_a_silent_machine() -> None:
     site, made = full()
-    decision = site.ask(candidate())
+    offered = site.offer(candidate())
+    decision = site.admission.request(candidate(), offered.address, site.now)
     assert decision.reason is AdmissionReason.PLACE
-    ((key,), address) = site.admission.take_displaced(), str(site.admission.pending(MAC).address)  # type: ignore[union-attr]
-    (obj,) = [each for each in made if address_of(each) == address]
-    assert key == key_of(obj)
-    assert decision.text == f"Hardware {key}, whose machine makes no progress, gives up its address {address}"
+    ((key,), pending) = site.admission.take_displaced(), site.admission.pending(MAC)
+    (obj,) = [each for each in made if key_of(each) == key]
+    assert pending is not None
+    assert str(pending.address) == address_of(obj) == str(offered.address)
     assert site.admission.take_displaced() == []
     assert site.admission.is_leaving(key)
     assert site.admission.take_successors() == []
@@ -647,24 +651,95 @@ def test_offers_of_a_full_range_displace_nothing() -> None:
 
 
 def test_machine_has_half_a_minute_for_its_boot_file() -> None:
-    site, _ = full()
-    site.now = 1001.0 + BOOT_FILE_SECONDS - 1  # the first was registered at 1001
-    assert site.offer(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
-    site.now += 1
+    site, made = full()
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 2  # the first was registered at 1001
+    waiting = site.ask(candidate())
+    assert (waiting.reason, type(waiting)) == (AdmissionReason.RANGE_EXHAUSTED, Waiting)
+    assert waiting.text.startswith("it waits for a place: the range")
+    site.now += 0.5
     assert site.ask(candidate()).reason is AdmissionReason.PLACE
+    assert site.admission.take_displaced() == [key_of(made[0])]
+
+
+def test_machine_that_waits_is_drawn_at_the_request_of_another_one_and_gets_its_address() -> None:
+    site, made = full()
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 2
+    waiting = [candidate(mac(number + 100)) for number in range(2)]
+    assert {site.ask(each).reason for each in waiting} == {AdmissionReason.RANGE_EXHAUSTED}
+    site.now += 3
+    site.ask(candidate())
+    site.remove(made[0])
+    (mac_drawn,) = site.admission.take_successors()
+    assert mac_drawn in {MAC, *(each.mac for each in waiting)}
+    assert str(site.admission.pending(mac_drawn).address) == address_of(made[0])  # type: ignore[union-attr]
+
+
+def test_machine_whose_last_request_is_too_old_is_not_drawn() -> None:
+    site, made = full()
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 12
+    for number in range(100):
+        site.ask(candidate(mac(number + 100)))
+        site.now -= 1
+    site.now += WAIT_SECONDS + 2
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
+    assert made
+
+
+def test_each_waiting_machine_has_the_same_chance() -> None:
+    """One of ten waiting machines sends a hundred times as many packets. It is not drawn more often."""
+    drawn = dict.fromkeys(range(10), 0)
+    for turn in range(300):
+        site, _ = full()
+        site.admission._chance.seed(turn)
+        site.now = 1001.0 + BOOT_FILE_SECONDS - 5  # the first place is free for them after 5 s
+        waiting = [candidate(mac(number + 100)) for number in range(10)]
+        for each in (*waiting, *[waiting[3]] * 100):
+            offered = site.offer(each)
+            site.admission.request(each, offered.address, site.now)
+        site.admission.request(waiting[0], site.offer(waiting[0]).address, site.now + 6)
+        (key,) = site.admission.take_displaced()
+        site.remove(site.hardware[key])
+        (mac_drawn,) = site.admission.take_successors()
+        drawn[[each.mac for each in waiting].index(mac_drawn)] += 1
+    assert all(12 <= count <= 55 for count in drawn.values()), drawn
+
+
+def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() -> None:
+    count = 0
+    for turn in range(100):
+        site, _ = full(relay="10.77.0.4")
+        site.admission._chance.seed(turn)
+        site.now = 1001.0 + BOOT_FILE_SECONDS - 5  # the first place is free for them after 5 s
+        waiting = [candidate(mac(number + 100), relay="10.77.0.2") for number in range(200)]
+        waiting.append(candidate(relay="10.77.0.3"))
+        for each in waiting:
+            site.admission.request(each, site.offer(each).address, site.now)
+        site.admission.request(waiting[0], site.offer(waiting[0]).address, site.now + 6)
+        site.remove(site.hardware[site.admission.take_displaced()[0]])
+        count += site.admission.take_successors() == [MAC]
+    assert 30 < count < 70
 
 
 def test_machine_of_another_edge_gives_way_after_five_minutes_and_after_all_others() -> None:
-    site, made = full()
+    site = Site(SMALL)
+    rule = site.rules[0]
+    for number in range(3):
+        site.put(discovered_hardware(mac(number + 10), rule, rule.first + number))
     site.progress = {mac(10): Progress.UNKNOWN, mac(11): Progress.UNKNOWN}
+    site.now += 100
     site.ask(candidate())
-    assert site.admission.take_displaced() == [key_of(made[2])]
-    site.remove(made[2])
-    site.put(discovered_hardware(MAC, site.rules[0], IPv4Address(address_of(made[2]))))
-    site.progress[MAC] = Progress.BOOTING
+    (key,) = site.admission.take_displaced()
+    assert key.name == discovered_name(mac(12))
+    site.now += 100
     assert site.ask(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED
     site.now += UNKNOWN_SECONDS
     assert site.ask(candidate(mac(3))).reason is AdmissionReason.PLACE
+
+
+def test_machine_that_this_edge_has_admitted_gives_way_though_its_journey_has_nothing() -> None:
+    site, _ = full()
+    site.progress = {mac(number + 10): Progress.UNKNOWN for number in range(3)}
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
 
 
 def test_machine_with_a_boot_file_keeps_its_place() -> None:
@@ -672,15 +747,8 @@ def test_machine_with_a_boot_file_keeps_its_place() -> None:
     site.progress = {mac(number + 10): Progress.BOOTING for number in range(3)}
     site.now += 1700
     assert site.ask(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.offer(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED, "it gets no offer"
     assert site.admission.take_displaced() == []
-
-
-def test_machine_that_fetches_a_boot_file_after_the_offer_of_its_address_keeps_its_place() -> None:
-    site, _ = full()
-    offered = site.offer(candidate())
-    site.progress = {mac(number + 10): Progress.BOOTING for number in range(3)}
-    site.now += 4
-    assert site.admission.request(candidate(), offered.address, site.now).reason is AdmissionReason.TAKEN
 
 
 @pytest.mark.parametrize(
@@ -738,11 +806,9 @@ def test_places_are_freed_at_a_limited_rate() -> None:
     site = Site(RANGE)
     assert fill(site, 50) == 50
     site.now += 100
-    waiting = [candidate(mac(number)) for number in range(40)]
-    offers = {each.mac: site.offer(each) for each in waiting}
-    found = [site.admission.request(each, offers[each.mac].address, site.now).reason for each in waiting]
-    assert found.count(AdmissionReason.PLACE) == MAX_LEAVING
-    assert set(found) == {AdmissionReason.PLACE, AdmissionReason.TAKEN}
+    for number in range(40):
+        site.admission.request(candidate(mac(number)), site.offer(candidate(mac(number))).address, site.now)
+    assert len(site.admission.take_displaced()) == MAX_LEAVING
 
 
 def test_machine_that_has_given_way_may_come_back_at_once() -> None:
@@ -780,6 +846,15 @@ def test_listed_machine_takes_the_place_of_any_that_has_not_introduced_itself() 
     assert site.admission.take_displaced() == [key_of(made[2])], "the first one is on the list itself"
     site.remove(made[2])
     assert site.admission.take_successors() == [MAC]
+
+
+def test_listed_machine_is_drawn_before_all_others() -> None:
+    site, _ = full(Lists(MAC))
+    site.now = 1003.0 + BOOT_FILE_SECONDS - 5
+    for number in range(100):
+        each = candidate(mac(number + 100))
+        site.admission.request(each, site.offer(each).address, site.now)
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE, "it needs no old place"
 
 
 def test_listed_machine_needs_no_share_of_its_link() -> None:
