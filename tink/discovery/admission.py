@@ -502,7 +502,7 @@ def _lowest(bits: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a machine may claim by a rule.
+    """The claim of a machine by a rule to an address.
 
     links: its link and, if known, its port.
     free: the free addresses (bits).
