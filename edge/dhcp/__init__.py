@@ -4,6 +4,7 @@
     responder    a packet in, a reply or silence out
     fast_path    replies to packets of a known layout, by a look-up
     proxy        the modes beside another DHCP server
+    unknown      machines without a Hardware: offers, and their admission by a REQUEST
     context      settings, limits and objects that the handlers share
     reservation  the parts of a machine's replies that do not depend on the packet
     boot         which client asks, and what it boots

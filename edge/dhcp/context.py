@@ -20,7 +20,7 @@ from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
 from edge.dhcp_common import FREE_ADDRESS, IPV4, BootAnswer, Client, DhcpReports, DhcpSite, Reply, Stage
 from edge.journey.events import Outcome, Value
 from edge.machines import Machine
-from tink.discovery.admission import AdmissionReason, Admitted, Decision, Refused, Waiting
+from tink.discovery.admission import AdmissionReason, Admitted, Decision, Offered, Refused, Waiting
 from tink.limits import Allowance
 
 SERVER_PORT: Final = 67
@@ -51,7 +51,14 @@ MAX_REPLIES: Final = 5000
 """Replies a second to all such relays together, and to all such clients."""
 _MAX_RELAYS: Final = 1024
 _MAX_URL_LENGTH: Final = 150
-_LASTING_REASONS: Final = frozenset({AdmissionReason.API_AWAY, AdmissionReason.RATE})
+_LASTING_REASONS: Final = frozenset(
+    {
+        AdmissionReason.API_AWAY,
+        AdmissionReason.RATE,
+        AdmissionReason.RANGE_EXHAUSTED,
+        AdmissionReason.SHARE_EXHAUSTED,
+    }
+)
 """Reasons to wait that may last longer than until the machine's next packet."""
 
 
@@ -182,16 +189,39 @@ class DhcpContext:
             detail["uuid"] = str(UUID(bytes=uuid[1:]))
         mac, name = message.mac.hex(":"), f"DHCP{message_type.name}"
         note = ""
-        if isinstance(admission, Admitted):
+        if isinstance(admission, Offered):
+            note = f"rule {admission.rule.name} offers it the address {admission.address}"
+        elif isinstance(admission, Admitted):
             note = f"rule {admission.rule.name} admits it with address {admission.address}"
         elif isinstance(admission, Waiting):
             note = f"not admitted yet: {admission.text}"
-        needs_manifest = not isinstance(admission, Admitted | Waiting)  # else its Hardware is created by the rule
+        needs_manifest = not isinstance(
+            admission, Offered | Admitted | Waiting
+        )  # else its Hardware is created by the rule
         self.reports.unregistered(mac, name, client.description, relay, answer, note, needs_manifest, **detail)
         if isinstance(admission, Refused):
             self.reports.once(mac, Outcome.REFUSED, f"not admitted: {admission.text}", reason=admission.reason)
         elif isinstance(admission, Waiting) and admission.reason in _LASTING_REASONS:
             self.reports.once(mac, Outcome.INFO, note, reason=admission.reason)
+
+    def report_other_server(self, mac: str, server_id: bytes) -> None:
+        """Report that a client accepted the offer of a server that is neither this edge nor one of its peers."""
+        server = options.dotted(server_id)
+        line = (
+            f"accepted the offer of another DHCP server, {server}, so it may not boot from this edge. Stop that "
+            "server's answers to this machine, or run the edge beside it (--dhcp-mode proxy)"
+        )
+        self.reports.once(mac, Outcome.FAILED, line, server=server)
+
+    def nak(self, message: Message, agent: RelayAgent, text: str) -> Reply:
+        """Return a NAK with a text for people (RFC 2131 section 4.3.2)."""
+        # The client may have no working address: the NAK is a broadcast, and the flag tells a relay to broadcast it.
+        flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
+        start = first_options(MessageType.NAK, agent.server_id or self.server_id)
+        reason = options.option(options.MESSAGE, options.text(text))
+        head = codec.header(message, flags=flags)
+        payload = codec.finish([head, start, reason, echo_client_identifier(message), agent.echo])
+        return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
 
     def is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
         """Return True if `server_id` is ours, or the one that the relay asked us to use instead (RFC 5107)."""
@@ -296,6 +326,16 @@ class DhcpContext:
 def to_relay(payload: bytes, agent: RelayAgent) -> Reply:
     """Return the reply to a relay: to port 67, unless it asked for replies at its own port (RFC 8357)."""
     return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
+
+
+def to_client(payload: bytes, query: Query) -> Reply:
+    """Return the reply to a client without an address, or to its relay (RFC 2131 section 4.1)."""
+    _, message, reservation, agent, _ = query
+    if agent.giaddr:
+        return to_relay(payload, agent)
+    if message.flags & codec.BROADCAST_FLAG:
+        return Reply(payload, BROADCAST, CLIENT_PORT)
+    return Reply(payload, reservation.machine.ip or "", CLIENT_PORT, message.mac)
 
 
 def several_hardware(mac: str, claimants: tuple[Machine, ...]) -> str:

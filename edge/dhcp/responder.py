@@ -4,7 +4,8 @@ The way of a packet, from top to bottom of this file:
 
     receive    `respond`: a packet of a known layout gets its reply from `edge.dhcp.fast_path`; any other goes on
     validate   `_client_message`: parse it; is it a client's, of a kind of network that can be served?
-    identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does
+    identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does. A machine without a
+               Hardware: `edge.dhcp.unknown`
     decide     `_answer`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
                boot (`edge.dhcp.boot`)? The proxy modes: `edge.dhcp.proxy`
     build      `_lease`, `_nak`: the bytes (`edge.dhcp.context`)
@@ -18,8 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from ipaddress import IPv4Address
-from typing import Final, Protocol
+from typing import Final
 
 from edge.dhcp.boot import identify
 from edge.dhcp.context import (
@@ -33,21 +33,19 @@ from edge.dhcp.context import (
     DhcpSettingsError,
     Query,
     Received,
-    echo_client_identifier,
-    first_options,
     several_hardware,
+    to_client,
     to_relay,
 )
 from edge.dhcp.fast_path import FastPath
 from edge.dhcp.proxy import LearnAddress, Proxy, boot_server_reply
 from edge.dhcp.reservation import Compiler, Reservation
+from edge.dhcp.unknown import Discovery, UnknownMachines
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
-from edge.dhcp_common import Client, Declines, DhcpSite, Quarantine, Reply, Stage
+from edge.dhcp_common import Declines, DhcpSite, Quarantine, Reply, Stage
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Machine
-from tink.discovery.admission import AdmissionReason, Admitted, Candidate, Decision, Refused, Waiting
-from tink.limits import Newest, TokenBuckets
 from tink.mac import octets
 
 log = logging.getLogger(__name__)
@@ -61,32 +59,6 @@ _CHECK_PORT: Final = (
     "it may reach no host with that address. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
 )
 _MAX_RELAY_LINKS: Final = 1024
-MAX_PACKETS_AT_ONCE: Final = 1000.0
-PACKETS_A_SECOND: Final = 200.0
-"""Maximum rate of packets of machines without a Hardware that are parsed; the rest of a flood is dropped before."""
-MAX_LISTED_AT_ONCE: Final = 10.0
-LISTED_PACKETS_A_SECOND: Final = 1.0
-"""Maximum rate of packets of each machine on a list of expected machines that are parsed in a flood of others."""
-HOLD_SECONDS: Final = 2.0
-"""Time for which the DISCOVER that admits a machine is held until its Hardware is there.
-
-Firmware waits 4, 8, 16 and 32 s for an answer (PXE 2.1 section 2.2.2.2), so each DISCOVER that is needed costs much.
-"""
-MAX_HELD: Final = 256
-"""Maximum number of DISCOVERs that are held."""
-
-
-class Discovery(Protocol):
-    """Decides which unknown machines are admitted (`edge.machines.DiscoveryWriter`)."""
-
-    def is_returning(self, mac: bytes) -> bool:
-        """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
-
-    def is_listed(self, mac: bytes) -> bool:
-        """Return True if a list of expected machines has the MAC address (six bytes)."""
-
-    def consider(self, candidate: Candidate) -> Decision:
-        """Decide about a machine that has sent a DISCOVER, and register it if it is admitted."""
 
 
 class Responder:
@@ -116,12 +88,11 @@ class Responder:
         self._context = context = DhcpContext(site, settings)
         self._reports = context.reports
         self._clock = site.clock
-        self._strangers = TokenBuckets(MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND)
-        self._listed = TokenBuckets(MAX_LISTED_AT_ONCE, LISTED_PACKETS_A_SECOND)
         self._on_relay_seen = on_relay_seen
         self._seen_links: set[bytes] = set()
-        self._discovery = discovery if mode is DhcpMode.RESERVATION else None
         self._compiler = Compiler(site, settings.server_ip, settings.networks)
+        admits = discovery if mode is DhcpMode.RESERVATION else None
+        self._unknown = UnknownMachines(site, context, self._compiler, admits)
         self._quarantine = quarantine if quarantine is not None else Quarantine(site.clock)
         self.reservations: dict[bytes, Reservation] = {}
         """The compiled reservations by the six bytes of the MAC. A reservation is compiled when its Hardware changes;
@@ -132,8 +103,6 @@ class Responder:
         """The declined addresses, to be probed by ARP. None in the proxy modes, which assign no address."""
         self.send_later: Callable[[Reply], None] | None = None
         """Sends a reply outside of the answer to a packet; the server's port sets it."""
-        self._held: Newest[bytes, tuple[Message, Received, float]] = Newest(MAX_HELD)
-        """The last DISCOVER of each machine whose Hardware is being created, by MAC, and when it arrived."""
         self._proxy: Proxy | None = None
         if mode is not DhcpMode.RESERVATION:
             self._proxy = Proxy(context, learn, unknown_clients=mode is DhcpMode.AUTO_PROXY)
@@ -150,16 +119,13 @@ class Responder:
         if self._proxy is not None:
             return
         reservation = self._compile(mac)
-        if reservation is not None and self._held:
-            self._answer_held(reservation)
-
-    def _answer_held(self, reservation: Reservation) -> None:
-        """Answer the DISCOVER of a machine that was admitted a moment ago, so that it need not send another one."""
-        message, received, at = self._held.pop(octets(reservation.mac), (None, None, 0.0))
-        if message is None or received is None or self.send_later is None or self._clock() - at > HOLD_SECONDS:
+        held = self._unknown.take_held(mac) if reservation is not None else None
+        if held is None or reservation is None or self.send_later is None:
             return
+        # It was admitted by this REQUEST a moment ago, and need not send another one.
+        message, received = held
         agent = relay_agent_of(message, received.source_port)
-        reply = self._answer(Query(MessageType.DISCOVER, message, reservation, agent, received))
+        reply = self._answer(Query(MessageType.REQUEST, message, reservation, agent, received))
         if reply is not None:
             self.send_later(reply)
 
@@ -201,9 +167,13 @@ class Responder:
         message_type, message = parsed
         if self._proxy is not None:
             return self._proxy.answer(message_type, message, received)
-        reservation = self._reservation_of(message_type, message, received)
+        reservation = self._reservation_of(message)
         if reservation is None:
-            return None
+            mac = message.mac.hex(":")
+            if claimants := self._context.inventory.claimants(mac):
+                self._reports.refused(mac, several_hardware(mac, claimants))
+                return None
+            return self._unknown.answer(message_type, message, received)
         agent = relay_agent_of(message, received.source_port)
         reply = self._answer(Query(message_type, message, reservation, agent, received))
         # The fast path knows no InfiniBand. A reply in the name of a peer that is gone must not be learnt: the peer
@@ -215,36 +185,7 @@ class Responder:
 
     def is_surplus(self, packet: bytes) -> bool:
         """Return True if `packet` exceeds the limit for machines without a Hardware."""
-        # The MAC alone decides, before the packet is parsed: a packet of a flood of invented MACs costs little more
-        # than its receipt.
-        # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
-        link, chaddr = ("InfiniBand", b"") if packet[1:2] == _INFINIBAND else ("", packet[28:34])  # RFC 2131 section 2
-        if chaddr in self.reservations:
-            return False
-        # A machine that sends again must be heard in a flood, because it may be admitted.
-        is_returning = bool(chaddr) and self._discovery is not None and self._discovery.is_returning(chaddr)
-        if self._strangers.allows(link, self._clock()):
-            return False
-        if chaddr and self._context.inventory.claimants(chaddr.hex(":")):
-            return False
-        if is_returning and self._strangers.allows(self._returning_key(packet[24:28]), self._clock()):
-            return False
-        if chaddr and self._discovery is not None and self._discovery.is_listed(chaddr):
-            # MAC addresses of one delivery are easy to guess, so all of them together have a limit, too.
-            is_rare = self._listed.allows(chaddr, self._clock())
-            return not (is_rare and self._strangers.allows("listed", self._clock()))
-        self._reports.dropped("unread", "DHCP packets of machines without a Hardware come too fast: most are dropped")
-        return True
-
-    def _returning_key(self, relay: bytes) -> str:
-        """Return the key of the limit for returning machines behind a relay (giaddr, RFC 2131 section 2).
-
-        A flood on one side of the relays must not silence the other one. A relay has its own limit only if a registered
-        machine is behind it, because a flood can invent any number of relays.
-        """
-        if relay == codec.NO_ADDRESS:
-            return "returning"
-        return f"returning {relay.hex() if relay in self._context.near_relays else 'relayed'}"
+        return packet[28:34] not in self.reservations and self._unknown.is_surplus(packet)
 
     # --- validate -------------------------------------------------------------------------------------------------
 
@@ -285,48 +226,10 @@ class Responder:
 
     # --- identify -------------------------------------------------------------------------------------------------
 
-    def _reservation_of(self, message_type: MessageType, message: Message, received: Received) -> Reservation | None:
-        """Return the reservation of the machine that sent the message; report a machine that has none."""
+    def _reservation_of(self, message: Message) -> Reservation | None:
+        """Return the reservation of the machine that sent the message; None if not exactly one Hardware has its MAC."""
         # The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
-        reservation = self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
-        if reservation is not None:
-            return reservation
-        mac = message.mac.hex(":")
-        claimants = self._context.inventory.claimants(mac)
-        if claimants:
-            self._reports.refused(mac, several_hardware(mac, claimants))
-        else:
-            client = identify(message)
-            admission = self._admission_of(message_type, message, client, received)
-            if isinstance(admission, Admitted) or _is_registering(admission):
-                self._held[message.mac] = message, received, self._clock()
-            self._context.report_unknown(message_type, message, client, admission=admission)
-        return None
-
-    def _admission_of(
-        self, message_type: MessageType, message: Message, client: Client, received: Received
-    ) -> Decision | None:
-        """Return the decision of --discover about an unknown machine; None: it is not asked for."""
-        is_request = message_type is MessageType.DISCOVER and received.port == SERVER_PORT
-        if self._discovery is None or not is_request or client.stage is Stage.OPERATING_SYSTEM:
-            return None
-        agent, relays = relay_agent_of(message, received.source_port), self._context.relays
-        if agent.giaddr and relays.configured and not relays.names(received.source):
-            relay = f"{options.dotted(agent.giaddr)} from {received.source}"
-            return Refused(AdmissionReason.OTHER_RELAY, f"it came through relay {relay}; name that address in --relays")
-        if not agent.giaddr and received.source != NO_SOURCE:
-            # Only such a packet is certain to be from our own link (see NO_SOURCE).
-            text = f"its DISCOVER came from {received.source}, and a machine without an address sends from {NO_SOURCE}"
-            return Refused(AdmissionReason.NO_RULE, f"{text}; create its Hardware if the machine is yours")
-        information = options.suboptions(message.options.get(options.RELAY_AGENT_INFORMATION, b"")) or {}
-        candidate = Candidate(
-            message.mac.hex(":"),
-            self.settings.networks,
-            IPv4Address(agent.giaddr) if agent.giaddr else None,
-            IPv4Address(agent.link) if agent.link else None,
-            information.get(options.CIRCUIT_ID, b""),
-        )
-        return self._discovery.consider(candidate)
+        return self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
 
     # --- decide ---------------------------------------------------------------------------------------------------
 
@@ -524,16 +427,10 @@ class Responder:
     def _nak(self, query: Query, asked: str) -> Reply:
         """Return a NAK (RFC 2131 section 4.3.2): the client drops its old address and sends a DISCOVER at once."""
         _, message, reservation, agent, _ = query
-        # The client may have no working address: the NAK is a broadcast, and the flag tells a relay to broadcast it.
-        flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
-        reason = options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine"))
-        start = first_options(MessageType.NAK, agent.server_id or self._context.server_id)
-        head = codec.header(message, flags=flags)
-        payload = codec.finish([head, start, reason, echo_client_identifier(message), agent.echo])
         ip = reservation.machine.ip or ""
         line = f"DHCPNAK: the client requested {asked}, but its reserved address is {ip}"
         self._reports.step(reservation.mac, Outcome.INFO, line, address=ip)
-        return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
+        return self._context.nak(message, agent, f"{asked} is not reserved for this machine")
 
     # --- send -----------------------------------------------------------------------------------------------------
 
@@ -549,9 +446,7 @@ class Responder:
             here, ip = ", ".join(map(str, self.settings.networks)), reservation.machine.ip or ""
             line = f"sent a request on a link of this edge ({here}), but its address {ip} belongs to another network"
             self._reports.once(reservation.mac, Outcome.FAILED, f"{line}: {_CHECK_PORT}", address=ip)
-        if message.flags & codec.BROADCAST_FLAG:
-            return Reply(payload, BROADCAST, CLIENT_PORT)
-        return Reply(payload, reservation.machine.ip or "", CLIENT_PORT, message.mac)
+        return to_client(payload, query)
 
     def _check_relay_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         """Report a machine behind a relay of another network than that of its address."""
@@ -569,16 +464,7 @@ class Responder:
         """Report that the client accepted the offer of a server that is neither this edge nor one of its peers."""
         if len(server_id) != 4 or server_id in self._context.peers or reservation.unserved:
             return
-        server = options.dotted(server_id)
-        line = (
-            f"accepted the offer of another DHCP server, {server}, so it may not boot from this edge. Stop that "
-            "server's answers to this machine, or run the edge beside it (--dhcp-mode proxy)"
-        )
-        self._reports.once(reservation.mac, Outcome.FAILED, line, server=server)
-
-
-def _is_registering(admission: Decision | None) -> bool:
-    return isinstance(admission, Waiting) and admission.reason is AdmissionReason.REGISTERING
+        self._context.report_other_server(reservation.mac, server_id)
 
 
 def _foreign_link(message: Message) -> str:

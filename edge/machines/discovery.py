@@ -1,11 +1,12 @@
 """Creates the Hardware of admitted machines (`tink.discovery.admission` decides which).
 
-DHCP asks `consider` about each DISCOVER of an unknown netboot client, and never waits: admitted machines are queued,
-and workers create their Hardware by the API. The informer brings the object, and the machine is served as any other.
-If a range is full, the workers also delete Hardware of machines that make no progress, as the admission chooses.
+DHCP asks `offer` about each DISCOVER of an unknown netboot client, and `request` about its REQUEST, and never waits:
+admitted machines are queued, and workers create their Hardware by the API. The informer brings the object, and the
+machine is served as any other. If a range is full, the workers first delete the Hardware of a machine that makes no
+progress, as the admission chooses.
 
-Several edges may see one machine. Each creates a Hardware of the same name, so the first one wins, and the others take
-AlreadyExists as success. If the API rejects an address because another Hardware has it, another address is tried.
+Of several edges that see one machine, the one whose offer it accepts creates the Hardware. Edges may offer one address
+to two machines: if the API rejects an address because another Hardware has it, another address is tried.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -81,7 +83,6 @@ class _Creation:
     is_created: bool = False
 
 
-_LEASES: Final = ("ack", "reply")
 _FETCHES: Final = frozenset(
     {Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.BOOT, Step.AGENT, Step.METADATA}
 )
@@ -90,20 +91,20 @@ _FETCHES: Final = frozenset(
 def progress_of(entries: Iterable[Entry]) -> Progress:
     """Return the progress of a machine that has not introduced itself, by the events of its journey.
 
-    They include those of other edges. A REQUEST that names another server counts as a REQUEST, too.
+    They include those of other edges.
     """
-    progress = Progress.NONE
+    progress = Progress.UNKNOWN
     for entry in entries:
-        step, detail = step_of(entry), dict(detail_of(entry))
+        step = step_of(entry)
         if step in _FETCHES:
             return Progress.BOOTING
-        if step is Step.DHCP and (detail.get("dhcp") in _LEASES or "server" in detail):
-            progress = Progress.REQUESTED
+        if step is Step.DHCP and dict(detail_of(entry)).get("dhcp") == "ack":
+            progress = Progress.NONE
     return progress
 
 
 class DiscoveryWriter:
-    """Creates the Hardware of admitted machines, and deletes that of machines which give way to others.
+    """Creates the Hardware of admitted machines, and deletes that of machines that give way to others.
 
     Belongs to one event loop; without `run`, nothing is created or deleted.
     """
@@ -156,16 +157,27 @@ class DiscoveryWriter:
         """Return True if a list of expected machines that counts here has the MAC address (six bytes)."""
         return self._admission.is_listed(mac.hex(":"))
 
-    def consider(self, candidate: Candidate) -> Decision:
-        """Decide about a machine that has sent a DISCOVER, and queue its Hardware if it is admitted."""
-        decision = self._decide(candidate)
+    def has_offer(self, mac: bytes) -> bool:
+        """Return True if a REQUEST of the MAC address (six bytes) may admit it, or has admitted it."""
+        return self._admission.has_offer(mac.hex(":"))
+
+    def offer(self, candidate: Candidate) -> Decision:
+        """Decide about a machine that has sent a DISCOVER. Nothing is created."""
+        decision = self._unavailable(candidate) or self._admission.offer(candidate, self._clock())
+        return self._counted(decision)
+
+    def request(self, candidate: Candidate, address: IPv4Address) -> Decision:
+        """Decide about a machine that has sent a REQUEST for an address, and queue its Hardware if it is admitted."""
+        decision = self._unavailable(candidate) or self._admission.request(candidate, address, self._clock())
         if isinstance(decision, Admitted):
             self._queue_creation(candidate.mac)
-        else:
-            self._not_admitted[(decision.reason,)] += 1
-        self._queue_drawn()
         for key in self._admission.take_displaced():
             self.runtime.queue.add(key)
+        return self._counted(decision)
+
+    def _counted(self, decision: Decision) -> Decision:
+        if isinstance(decision, Refused | Waiting):
+            self._not_admitted[(decision.reason,)] += 1
         return decision
 
     def _queue_creation(self, mac: str) -> None:
@@ -177,29 +189,20 @@ class DiscoveryWriter:
         self.runtime.queue.forget(key)
         self.runtime.queue.add(key)
 
-    def _queue_drawn(self) -> None:
-        """Queue the Hardware of machines that were admitted while they waited for a place."""
-        for mac in self._admission.take_drawn():
-            self._queue_creation(mac)
-
-    def _decide(self, candidate: Candidate) -> Decision:
+    def _unavailable(self, candidate: Candidate) -> Decision | None:
+        """Return the decision if the API does not answer, or has rejected the machine; None if it can be admitted."""
         # Before the first list, each machine seems to be unknown. While the API is away, its Hardware may have changed.
         if not self._hardware.has_synced or self._hardware.failing_for:
-            self.is_returning(bytes.fromhex(candidate.mac.replace(":", "")))
             return Waiting(
                 AdmissionReason.API_AWAY, "the Kubernetes API does not answer; the machine is admitted when it does"
             )
-        now = self._clock()
         at, text = self._rejected.get(candidate.mac, (0.0, ""))
-        if text and now - at < REJECTION_SECONDS:
-            return Refused(AdmissionReason.REJECTED, text)
-        return self._admission.consider(candidate, now)
+        return Refused(AdmissionReason.REJECTED, text) if text and self._clock() - at < REJECTION_SECONDS else None
 
     def _gone(self, old: Raw) -> None:
-        now = self._clock()
-        self._admission.remove(old, now)
-        self._admission.draw(old["metadata"]["uid"], now)
-        self._queue_drawn()
+        self._admission.remove(old, self._clock())
+        for mac in self._admission.take_successors():
+            self._queue_creation(mac)
 
     # --- creation -------------------------------------------------------------------------------------------------
 
@@ -297,7 +300,7 @@ class DiscoveryWriter:
     def metrics(self) -> Iterator[Metric]:
         """Yield the counts of admissions for one scrape."""
         yield counter("tinkedge_discovery_admitted", "Hardware created for unknown machines.", [], {(): self._created})
-        text = "DISCOVERs of unknown machines that were not admitted, or not yet, by reason."
+        text = "DISCOVERs and REQUESTs of unknown machines that got no address, or not yet, by reason."
         yield counter("tinkedge_discovery_not_admitted", text, ["reason"], self._not_admitted)
         text = "Failed attempts to create the Hardware of an admitted machine, or to delete that of a silent one."
         yield counter("tinkedge_discovery_errors", text, [], {(): self._errors})

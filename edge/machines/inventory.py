@@ -18,7 +18,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv6Address
 from textwrap import indent
 
@@ -234,6 +234,15 @@ class Inventory:
         packed = self._compressor.compress(obj)
         self._at_hand[packed] = hardware
         self._replace(key, tuple(self._machines(key, hardware, packed)))
+
+    def preview(self, obj: Raw) -> Machine:
+        """Return the first machine of a Hardware that is not stored: as `by_mac` would return it.
+
+        Raises ValidationError.
+        """
+        hardware = Hardware.model_validate(_served(obj))
+        (machine, *_) = self._machines(NamespacedName.of(obj), hardware, b"")
+        return replace(machine, _read=lambda _packed: hardware)
 
     def remove(self, obj: Raw) -> None:
         """Forget a Hardware that was deleted."""

@@ -1,32 +1,34 @@
-"""Admission of unknown machines: the rules of `--discover`, and the decision about each DHCP packet. Pure.
+"""Admission of unknown machines: the rules of `--discover`, and the answers to their DHCP packets. Pure.
 
-A machine that no Hardware names is admitted by the creation of a Hardware for it (`discovered_hardware`). From then on
-it is served as any other machine. `Admission.consider` decides; the caller creates the object.
+A DISCOVER of a machine that no Hardware names is answered by an offer (`Admission.offer`). An offer is stored in memory
+alone, holds no address, and creates nothing. The REQUEST for the offered address admits the machine
+(`Admission.request`): the caller creates a Hardware for it (`discovered_hardware`). From then on it is served as any
+other machine.
 
-    claimed     a Hardware has the MAC address, even one that is being deleted       -> never admitted
-    rule        the first rule with its network, relay and MAC address               -> else the reason of the nearest
-    list        a rule with only=listed: the MAC address is on a list
-    deleted     its discovered Hardware was deleted in the last ten minutes          -> not yet, unless it is on a list
-    second      the machine was seen before, at least a second ago                   -> else its next packet decides
-    address     the range has a free one                                             -> else it waits for a place
-    share       its link and its port hold no more than half of the free addresses   -> else it waits for a place
-    rate        at most `CREATIONS_PER_SECOND` by this rule                          -> else it waits for a place
-    draw        of all machines that wait, chance chooses the one that is admitted
+    claimed   a Hardware has the MAC address, even one that is being deleted        -> never admitted
+    rule      the first rule with its network, relay and MAC address                -> else the reason of the nearest
+    list      a rule with only=listed: the MAC address is on a list
+    deleted   its discovered Hardware was deleted in the last ten minutes           -> not yet, unless it is on a list
+    address   the range has a free one, or a silent machine that may give way       -> else no offer
+    share     its link and its port hold no more than half of the free addresses    -> else it waits for a place
+    offer     the REQUEST is for the address of its offer, and that is free yet     -> else a NAK, and it begins again
+    rate      at most `CREATIONS_PER_SECOND` by this rule                           -> else its next REQUEST decides
+    draw      of all machines that wait for a place, chance chooses the next one
 
-Any host can send packets with invented MAC addresses, millions of them. An address that is sent once creates nothing:
-firmware sends its DISCOVER again after two to four seconds. A host that sends each address twice fills at most half of
-a range where several links are heard. The number of objects is bounded by the size of the ranges.
+Any host can send packets with invented MAC addresses, millions of them. Invented DISCOVERs cost nothing but an answer.
+A host that reads the answers, and sends the REQUESTs as well, fills the ranges, and no more. Two rules limit that:
 
-A machine that waits for a place takes that of a discovered Hardware whose machine has made the least progress: no
-REQUEST within `REQUEST_SECONDS`, or else no boot file within `BOOT_FILE_SECONDS`. The caller deletes that Hardware,
-and the place goes to one of the machines that have waited in the last `WAIT_SECONDS`. A machine on a list is drawn
-before all others, needs no share, and takes the place of any machine that is on no list and has not introduced itself.
+    share     of several links or ports, each holds at most half of the free addresses, so that the others go on
+    progress  a machine that has fetched no boot file within `BOOT_FILE_SECONDS` gives way to one that waits for a place
+
+A machine waits for a place if its REQUEST arrives when the range is full. If the place that it gets has another address
+than its offer, the answer to its REQUEST is a NAK, and it is offered that address. A machine on a list is drawn before
+all others, needs no share, and takes the place of any machine that is on no list and has not introduced itself.
 Only a Hardware as the edge has created it gives way: none with an inventory, a Workflow, or a change by an operator.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import secrets
@@ -37,7 +39,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Any, Final, Protocol
 
 from tink.api.annotations import (
@@ -78,17 +80,29 @@ DISPLACEMENTS_PER_SECOND: Final = 2.0
 It bounds the writes of an attack that never ends: about five for each place."""
 MAX_LEAVING: Final = 8
 """Maximum number of Hardware of a rule that are being deleted at a time to free their places."""
-REQUEST_SECONDS: Final = 60.0
-"""Time for the first REQUEST of an admitted machine. Its next DISCOVER comes after 32 s at most (PXE 2.1 section
-2.2.2.2)."""
-BOOT_FILE_SECONDS: Final = 300.0
-"""Time for an admitted machine to fetch a boot file or a script, if it has sent a REQUEST."""
 WAIT_SECONDS: Final = 10.0
-"""Time after its last DISCOVER for which a machine takes part in the draw for a place."""
+"""Time after its last REQUEST for which a machine takes part in the draw for a place."""
 MAX_WAITING: Final = 4096
 """Maximum number of machines of a rule that take part in it; the ones that were heard last."""
-SECOND_PACKET_SECONDS: Final = 1.0
-"""Minimum time between the first packet of a machine and the one that admits it."""
+OFFER_SECONDS: Final = 60.0
+"""Time for the REQUEST after an offer. EDK2 collects offers for up to 4 s; no client repeats a DISCOVER later than 32 s
+after the last one (PXE 2.1 section 2.2.2.2)."""
+MAX_OFFERS: Final = 32_768
+"""Maximum number of machines whose offer is stored; the ones with the newest offers."""
+BOOT_FILE_SECONDS: Final = 30.0
+"""Time for an admitted machine to fetch a boot file or a script. Firmware does so within a few seconds of its ACK."""
+UNKNOWN_SECONDS: Final = 300.0
+"""The same time for a machine of another edge that does not pass its journey on."""
+MAX_EXAMINED: Final = 1000
+"""Maximum number of places that are examined at a time to find one that gives way."""
+_MAX_YIELDING: Final = 8
+"""Maximum number of places from which chance chooses the one that gives way. Edges of a site choose different ones."""
+_MAX_LINKS_DRAWN: Final = 4
+"""Maximum number of links in one draw, until there is one whose machine can be admitted."""
+HOSTS_SECONDS: Final = 1.0
+"""Time for which the addresses of hosts that are no machines are not computed again."""
+RETURNING_SECONDS: Final = 1.0
+"""Minimum time after the first packet of a machine from which on it is one that sends again."""
 DELETED_SECONDS: Final = 600.0
 """Time for which a machine is not admitted after its discovered Hardware was deleted."""
 MAX_DELETED: Final = 65_536
@@ -102,8 +116,6 @@ MAX_OCCUPIED: Final = 1024
 """Maximum number of such addresses that are stored."""
 LINK_SECONDS: Final = 3600.0
 """Time after its last machine for which addresses are left to a link."""
-MAX_LISTED_SIGHTINGS: Final = 65_536
-"""Maximum number of machines on lists whose first packet is remembered."""
 MAX_LINKS: Final = 1024
 """Maximum number of links and ports of a rule that are stored."""
 
@@ -266,7 +278,7 @@ def rule_conflicts(rules: Sequence[AdmissionRule]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A netboot client that no Hardware names, and the way by which its DISCOVER came.
+    """A netboot client that no Hardware names, and the way by which its packet came.
 
     mac: in lower case with colons.
     networks: those of the interface of the edge that received the packet.
@@ -299,19 +311,28 @@ class AdmissionReason(StrEnum):
     OTHER_MAC = "other-mac"
     NOT_LISTED = "not-listed"
     DELETED = "deleted"
+    NO_OFFER = "no-offer"  # the REQUEST is for no address that was offered to the machine
+    TAKEN = "taken"  # another machine has taken the offered address
     PLACE = "place"  # a silent machine gives up its place
     RANGE_EXHAUSTED = "range-exhausted"
     SHARE_EXHAUSTED = "share-exhausted"
     REJECTED = "rejected"  # the API rejects its Hardware
-    SECOND_PACKET = "second-packet"
     RATE = "rate"
     REGISTERING = "registering"
     API_AWAY = "api-away"
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """The answer to a DISCOVER is an offer of this address. The address is not held for the machine."""
+
+    rule: AdmissionRule
+    address: IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """The machine is admitted: its Hardware has to be created with this address."""
+    """The machine is admitted by its REQUEST: its Hardware has to be created with this address."""
 
     rule: AdmissionRule
     address: IPv4Address
@@ -319,7 +340,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The machine is not admitted. `text` has the reason and the remedy."""
+    """A DISCOVER gets no answer, and a REQUEST gets a NAK. `text` has the reason and the remedy."""
 
     reason: AdmissionReason
     text: str
@@ -327,20 +348,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The machine is not admitted yet, but a later packet of it may be. `text` has the reason."""
+    """The machine gets no answer yet. `text` has the reason."""
 
     reason: AdmissionReason
     text: str
 
 
-Decision = Admitted | Refused | Waiting
+Decision = Offered | Admitted | Refused | Waiting
 
 
 class Progress(IntEnum):
     """The progress of an admitted machine that has not introduced itself."""
 
-    NONE = 0  # it has sent DISCOVERs alone, or nothing
-    REQUESTED = 1  # it has sent a REQUEST
+    NONE = 0  # it has its address, and has fetched nothing
+    UNKNOWN = 1  # another edge serves it, and does not pass its journey on
     BOOTING = 2  # it has fetched a boot file or a script
 
 
@@ -357,8 +378,9 @@ class ListedMachines(Protocol):
 class Sightings:
     """The times at which MAC addresses were first seen, in a table of a fixed size of 2 MB.
 
-    A new address replaces the one that has the same slot. The slots are secret, so no host can choose which address it
-    replaces. Of the addresses that are seen, 68 % are still in the table after 100,000 new ones.
+    In a flood of packets with new MAC addresses, a machine that sends again is recognised by it. A new address replaces
+    the one that has the same slot. The slots are secret, so no host can choose which address it replaces. Of the
+    addresses that are seen, 68 % are still in the table after 100,000 new ones.
     """
 
     SLOTS: Final = 1 << 18
@@ -390,16 +412,11 @@ _Link = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entrant:
-    """A machine that takes part in the draw for a place: it could be admitted if there were room.
+class _Offer:
+    """The last offer to a machine: its rule, the address as a number, and the time."""
 
-    links: its link and, if known, its port.
-    at: the time of its last DISCOVER.
-    """
-
-    candidate: Candidate
-    links: tuple[_Link, ...]
-    is_listed: bool
+    rule: AdmissionRule
+    address: int
     at: float
 
 
@@ -410,14 +427,107 @@ class _Place:
     since: the time at which it was created, or first seen by this process.
     """
 
+    key: NamespacedName
     mac: str
-    rule: AdmissionRule
+    address: int
     since: float
     progress: Progress
 
 
+class _Range:
+    """The addresses of a rule, as bits of integers: the bit n is the n-th address."""
+
+    def __init__(self, rule: AdmissionRule) -> None:
+        self.rule = rule
+        self.first, self.size = int(rule.first), int(rule.last) - int(rule.first) + 1
+        self.all = (1 << self.size) - 1
+        self.taken = 0
+        """Addresses that a Hardware or a pending machine has."""
+        self.hosts = 0
+        """Addresses that hosts other than machines have, or that the API has rejected."""
+        self.offered = 0
+        """Addresses that were offered since each free address was offered."""
+        self.silent = self.boots = 0
+        """The addresses of `places`, and of `booting`."""
+        self.places: dict[NamespacedName, _Place] = {}
+        """The Hardware that may have to give way, in the order of their creation; without those that boot."""
+        self.booting: dict[NamespacedName, _Place] = {}
+        """The Hardware of machines that boot. They give way to machines on lists alone."""
+
+    def bit(self, number: int) -> int:
+        """Return the bit of an address; 0 if it is not in the range."""
+        return 1 << (number - self.first) if 0 <= number - self.first < self.size else 0
+
+    def place(self, key: NamespacedName) -> _Place | None:
+        """Return the place of a Hardware that may have to give way."""
+        return self.places.get(key) or self.booting.get(key)
+
+    def put(self, place: _Place) -> None:
+        """Store a place, or its new progress."""
+        boots = place.progress is Progress.BOOTING
+        here, other = (self.booting, self.places) if boots else (self.places, self.booting)
+        other.pop(place.key, None)
+        here[place.key] = place
+        bit = self.bit(place.address)
+        self.silent = self.silent & ~bit if boots else self.silent | bit
+        self.boots = self.boots | bit if boots else self.boots & ~bit
+
+    def drop(self, place: _Place) -> None:
+        """Forget a place."""
+        self.places.pop(place.key, None)
+        self.booting.pop(place.key, None)
+        self.silent &= ~self.bit(place.address)
+        self.boots &= ~self.bit(place.address)
+
+    def choose(self, mac: str, free: int) -> int | None:
+        """Return an address of `free` (bits): one that was not offered lately, if there is one; None: none is free.
+
+        Edges that see the same machine begin with the same address.
+        """
+        if not free:
+            return None
+        if not free & ~self.offered:
+            self.offered = 0
+        free &= ~self.offered
+        start = zlib.crc32(octets(mac)) % self.size
+        upper = free >> start
+        at = start + _lowest(upper) if upper else _lowest(free)
+        return self.first + at
+
+
+def _lowest(bits: int) -> int:
+    """Return the number of the lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The claim of a machine by a rule to an address.
+
+    links: its link and, if known, its port.
+    free: the free addresses (bits).
+    exhausted: the place in `links` of the link or port that holds its share already; None: neither does.
+    """
+
+    mac: str
+    rule: AdmissionRule
+    links: tuple[_Link, ...]
+    is_listed: bool
+    free: int
+    exhausted: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entrant:
+    """A machine that takes part in the draw for a place: the address of its offer, and the time of its REQUEST."""
+
+    claim: _Claim
+    address: int
+    at: float
+
+
 class Admission:
-    """Decides which unknown machines are admitted. The owner passes on every change of a Hardware."""
+    """Decides which unknown machines get an offer, and which are admitted. The owner passes on changes of Hardware."""
 
     def __init__(
         self,
@@ -438,42 +548,42 @@ class Admission:
         listed: the lists of expected machines; without them a rule with only=listed admits no machine.
         progress: returns the progress of a machine with a discovered Hardware, by its MAC address.
         is_in_use: returns True if a Workflow names a Hardware.
+        salt: determines the slots of the sightings; None: a random one.
         chance: decides the draw; None: an unpredictable one.
         """
         self._rules = tuple(rules)
+        self._ranges = {rule.name: _Range(rule) for rule in self._rules}
         self._is_claimed = is_claimed
         self._own_addresses = own_addresses
         self._listed = listed
         self._list_namespaces = frozenset[str]().union(*(rule.list_namespaces for rule in self._rules))
         self._progress = progress
         self._is_in_use = is_in_use
-        self._chance = chance if chance is not None else random.SystemRandom()
         self._sightings = Sightings(salt)
-        self._listed_sightings: Newest[str, float] = Newest(MAX_LISTED_SIGHTINGS)
-        """When each machine on a list was first seen, by MAC address. No flood can replace these."""
+        self._chance = chance if chance is not None else random.SystemRandom()
         self._creations = TokenBuckets(CREATIONS_PER_SECOND, CREATIONS_PER_SECOND)
         self._displacements = TokenBuckets(MAX_LEAVING, DISPLACEMENTS_PER_SECOND)
+        self._offers: Newest[str, _Offer] = Newest(MAX_OFFERS)
+        """The last offer to each machine without a Hardware, by MAC address."""
+        self._pending: dict[str, Admitted] = {}
+        """The admitted machines whose Hardware is not known yet, by MAC address."""
         self._waiting: dict[tuple[str, bool], Newest[str, _Entrant]] = {
             (rule.name, is_listed): Newest(MAX_WAITING) for rule in self._rules for is_listed in (True, False)
         }
         """The machines that take part in the draws of each rule, on lists and on none, by MAC address.
 
         The one that was heard last is the last."""
-        self._places: dict[NamespacedName, _Place] = {}
-        """The Hardware that may have to give way, in the order of their creation."""
-        self._leaving: dict[NamespacedName, _Place] = {}
-        """The Hardware that the caller is to delete, until they are gone."""
-        self._drawn: list[str] = []
+        self._leaving: dict[NamespacedName, tuple[_Place, str]] = {}
+        """The Hardware that the caller is to delete, until they are gone, and the MAC address of the successor."""
         self._displaced: list[NamespacedName] = []
-        self._pending: dict[str, Admitted] = {}
-        """The admitted machines whose Hardware is not known yet, by MAC address."""
+        self._successors: list[str] = []
         self._addresses: dict[NamespacedName, tuple[int, ...]] = {}
         self._taken: Counter[int] = Counter()
         """The number of Hardware and of pending machines that have an address of a range, by address."""
-        self._taken_of: Counter[str] = Counter()
-        """The number of addresses of a range that are taken, by the name of the rule."""
         self._occupied: Newest[int, float] = Newest(MAX_OCCUPIED)
         """Addresses that the API has rejected, or machines have declined, with the time."""
+        self._hosts_at = float("-inf")
+        """The time at which `_Range.hosts` was computed."""
         self._silent: dict[NamespacedName, tuple[str, ...]] = {}
         """The MAC addresses of discovered Hardware whose machines have not introduced themselves."""
         self._deleted: Newest[str, float] = Newest(MAX_DELETED)
@@ -487,10 +597,11 @@ class Admission:
     # --- changes of Hardware --------------------------------------------------------------------------------------
 
     def apply(self, hardware: Raw, now: float) -> None:
-        """Note a Hardware that was added or changed at `now`, a time of the clock of `consider`."""
+        """Note a Hardware that was added or changed at `now`, a time of the clock of `offer`."""
         key, interfaces = NamespacedName.of(hardware), _interfaces(hardware)
         for mac in interfaces:
             self._settle(mac)
+            self._offers.pop(mac, None)
         self._set_addresses(key, interfaces, _annotations(hardware))
         is_silent = is_discovered(hardware) and not as_mapping(hardware.get("status")).get("inventory")
         before = self._silent.pop(key, ())
@@ -502,43 +613,55 @@ class Admission:
 
     def _set_place(self, key: NamespacedName, hardware: Raw, now: float) -> None:
         """Note whether a Hardware may have to give way to another machine."""
-        progress = _displaceable(hardware)
-        rule = next(filter(None, map(self._rule_at, self._addresses.get(key, ()))), None)
-        if progress is None or rule is None:
-            self._places.pop(key, None)
+        progress, numbers = _displaceable(hardware), self._addresses.get(key, ())
+        addresses = self._range_at(numbers[0]) if numbers else None
+        if progress is None or addresses is None:
+            self._drop_place(key)
             if not as_mapping(hardware["metadata"]).get("deletionTimestamp"):
-                self._leaving.pop(key, None)
+                _, successor = self._leaving.pop(key, (None, ""))
+                self.give_back(successor)
         elif key not in self._leaving:
-            mac = next(iter(_interfaces(hardware)))
-            place = self._places.setdefault(key, _Place(mac, rule, now, progress))
-            place.rule, place.progress = rule, max(place.progress, progress)
+            place = addresses.place(key) or _Place(key, next(iter(_interfaces(hardware))), numbers[0], now, progress)
+            place.progress = max(place.progress, progress)
+            addresses.put(place)
+
+    def _drop_place(self, key: NamespacedName) -> None:
+        for addresses in self._ranges.values():
+            if (place := addresses.place(key)) is not None:
+                addresses.drop(place)
 
     def remove(self, hardware: Raw, now: float) -> None:
-        """Note a Hardware that was deleted at `now`, a time of the clock of `consider`."""
+        """Note a Hardware that was deleted at `now`, a time of the clock of `offer`.
+
+        Then the caller calls `take_successors`.
+        """
         key, interfaces = NamespacedName.of(hardware), _interfaces(hardware)
         # Of two machines with one address, none is served. The one that loses its Hardware gets another address.
         addresses = self._addresses.get(key, ())
+        _, successor = self._leaving.pop(key, (None, ""))
         is_moved = any(self._taken[address] > 1 for address in addresses)
         if has_declined(hardware) and is_discovered(hardware):
             # Another host has the address. The machine gets another one, but declines take a part of a range at most.
             is_moved = is_moved or all(self._may_leave(address, now) for address in addresses)
             self._occupied.update(dict.fromkeys(addresses, now) if is_moved else {})
+            self._hosts_at = float("-inf")
         self._set_addresses(key, {}, {})
         self._silent.pop(key, None)
-        self._places.pop(key, None)
-        # The machine may be real and slow: it takes part in the next draws.
-        was_displaced = self._leaving.pop(key, None) is not None
+        self._drop_place(key)
         annotations = _annotations(hardware)
         was_discovered = bool(annotations.keys() & {DISCOVERY_RULE_ANNOTATION, DISCOVERED_AS_ANNOTATION})
         for mac in interfaces:
             self._leave(mac)
-            if (was_discovered or is_discovered(hardware)) and not is_moved and not was_displaced:
+            # A machine that has given way may be real and slow, and comes back.
+            if (was_discovered or is_discovered(hardware)) and not is_moved and not successor:
                 self._deleted[mac] = now
+        if successor in self._pending:
+            self._successors.append(successor)
 
     def _set_addresses(self, key: NamespacedName, interfaces: Raw, annotations: Raw) -> None:
         texts = [as_mapping(as_mapping(each).get("dhcp")).get("ip") for each in interfaces.values()]
         numbers = map(_number, (*texts, annotations.get(DISCOVERY_ADDRESS_ANNOTATION)))
-        found = {each for each in numbers if each is not None and self._rule_at(each) is not None}
+        found = {each for each in numbers if each is not None and self._range_at(each) is not None}
         for address in self._addresses.pop(key, ()):
             self._release(address)
         if found:
@@ -546,29 +669,29 @@ class Admission:
             for address in found:
                 self._take(address)
 
-    def _rule_at(self, address: int) -> AdmissionRule | None:
-        return next((rule for rule in self._rules if int(rule.first) <= address <= int(rule.last)), None)
+    def _range_at(self, address: int) -> _Range | None:
+        return next((each for each in self._ranges.values() if each.bit(address)), None)
 
     def _may_leave(self, address: int, now: float) -> bool:
         """Return True if a declined address may be left unused: most addresses of its range are for machines."""
-        rule = self._rule_at(address)
-        if rule is None:
+        addresses = self._range_at(address)
+        if addresses is None:
             return True
         self._forget_occupied(now)
-        unused = sum(int(rule.first) <= each <= int(rule.last) for each in self._occupied)
-        return unused < max(1, (int(rule.last) - int(rule.first) + 1) // UNUSED_SHARE)
+        unused = sum(1 for each in self._occupied if addresses.bit(each))
+        return unused < max(1, addresses.size // UNUSED_SHARE)
 
     def _take(self, address: int) -> None:
         self._taken[address] += 1
-        if self._taken[address] == 1 and (rule := self._rule_at(address)) is not None:
-            self._taken_of[rule.name] += 1
+        if (addresses := self._range_at(address)) is not None:
+            addresses.taken |= addresses.bit(address)
 
     def _release(self, address: int) -> None:
         self._taken[address] -= 1
         if not self._taken[address]:
             del self._taken[address]
-            if (rule := self._rule_at(address)) is not None:
-                self._taken_of[rule.name] -= 1
+            if (addresses := self._range_at(address)) is not None:
+                addresses.taken &= ~addresses.bit(address)
 
     @property
     def silent(self) -> int:
@@ -577,34 +700,82 @@ class Admission:
 
     def free(self, rule: AdmissionRule, now: float) -> int:
         """Return the number of free addresses of a rule."""
-        return self._free(rule, self._blocked(rule, None, now))
-
-    def _free(self, rule: AdmissionRule, blocked: frozenset[int]) -> int:
-        untaken = sum(1 for address in blocked if address not in self._taken)
-        return int(rule.last) - int(rule.first) + 1 - self._taken_of[rule.name] - untaken
+        return self._free(rule, None, now).bit_count()
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def is_returning(self, mac: bytes, now: float) -> bool:
         """Return True if the MAC address (six bytes) was seen at least a second ago, and note that it was seen."""
-        return self._sightings.age(mac, now) >= SECOND_PACKET_SECONDS
+        return self._sightings.age(mac, now) >= RETURNING_SECONDS
 
     def is_listed(self, mac: str) -> bool:
         """Return True if a list that counts for any rule has a MAC address (lower case, colons)."""
         return self._listed is not None and self._listed.lists_mac(mac, self._list_namespaces)
 
-    def consider(self, candidate: Candidate, now: float) -> Decision:
+    def has_offer(self, mac: str) -> bool:
+        """Return True if a REQUEST of a MAC address (lower case, colons) may admit it, or has admitted it."""
+        return mac in self._offers or mac in self._pending
+
+    def offer(self, candidate: Candidate, now: float) -> Decision:
         """Decide about a machine whose DISCOVER arrived at `now` (monotonic seconds).
 
-        After `Admitted`, the caller creates the Hardware, or calls `give_back`. Then it calls `take_drawn` and
-        `take_displaced`, because other machines may have been admitted in the same draw.
+        The answer to `Offered` is an offer of that address. Each free address is offered once before any is offered
+        again, so that machines which boot at the same time get different ones.
         """
         mac = candidate.mac
         if self._is_claimed(mac):
             return Refused(AdmissionReason.CLAIMED, "a Hardware has its MAC address")
-        if mac in self._pending:
+        if (pending := self._pending.get(mac)) is not None:
+            return Offered(pending.rule, pending.address)
+        claim = self._claim(candidate, now)
+        if isinstance(claim, Refused):
+            return claim
+        rule, addresses = claim.rule, self._ranges[claim.rule.name]
+        self._hear(rule, claim.links, now)
+        refusal = self._refusal(claim)
+        bits = claim.free
+        if refusal is not None:
+            # The address of a machine that may have to give way. Its REQUEST takes part in the draw.
+            bits = addresses.silent | (addresses.boots if claim.is_listed else 0)
+        before = self._offers.get(mac)
+        if before is not None and before.rule is rule and addresses.bit(before.address) & bits:
+            address: int | None = before.address
+        else:
+            address = addresses.choose(mac, bits)
+        if address is None:
+            return refusal or self._exhausted(rule)
+        addresses.offered |= addresses.bit(address)
+        self._offers[mac] = _Offer(rule, address, now)
+        return Offered(rule, IPv4Address(address))
+
+    def request(self, candidate: Candidate, address: IPv4Address, now: float) -> Decision:
+        """Decide about a machine whose REQUEST for `address`, in answer to an offer, arrived at `now`.
+
+        After `Admitted`, the caller creates the Hardware, or calls `give_back`. Then it calls `take_displaced`, and
+        deletes these Hardware, whose successors were drawn. A machine that waits may be drawn after a later REQUEST.
+        """
+        mac = candidate.mac
+        if self._is_claimed(mac):
+            return Refused(AdmissionReason.CLAIMED, "a Hardware has its MAC address")
+        pending = self._pending.get(mac)
+        if pending is not None and pending.address == address:
             return Waiting(AdmissionReason.REGISTERING, f"its Hardware {self._key_of(mac)} is being created")
-        rule = self._rule_for(candidate)
+        claim = self._claim(candidate, now)
+        if isinstance(claim, Refused):
+            return claim
+        offer = self._offers.get(mac)
+        is_offered = offer is not None and offer.rule is claim.rule and offer.address == int(address)
+        if offer is None or not is_offered or now - offer.at > OFFER_SECONDS or pending is not None:
+            text = f"{address} was not offered to it in the last {OFFER_SECONDS:.0f} s"
+            return Refused(AdmissionReason.NO_OFFER, f"{text}; it begins again with a DISCOVER")
+        decision = self._grant(claim, address, now)
+        if not isinstance(decision, Waiting):
+            del self._offers[mac]
+        return decision
+
+    def _claim(self, candidate: Candidate, now: float) -> _Claim | Refused:
+        """Return what a machine may claim by the first rule that fits, or the reason why none does."""
+        mac, rule = candidate.mac, self._rule_for(candidate)
         if isinstance(rule, Refused):
             return rule
         is_listed = self._is_listed(mac, rule)
@@ -613,25 +784,35 @@ class Admission:
             return Refused(
                 AdmissionReason.DELETED, f"{text}; wait, or add its MAC address to a list of expected machines"
             )
-        is_second = self._is_listed_returning(mac, now) if is_listed else self.is_returning(octets(mac), now)
-        if not is_second:
-            return Waiting(AdmissionReason.SECOND_PACKET, f"rule {rule.name} admits it when it sends another DISCOVER")
-        entrant = _Entrant(candidate, _links(rule, candidate), is_listed, now)
-        self._hear(rule, entrant.links, now)
-        self._waiting[rule.name, is_listed][mac] = entrant
-        refusal = self._draw(rule, entrant, now)
-        return self._pending[mac] if refusal is None else refusal
+        free, links = self._free(rule, candidate, now), _links(rule, candidate)
+        kind = None if is_listed else self._exhausted_share(rule, links, free.bit_count(), now)
+        return _Claim(mac, rule, links, is_listed, free, kind)
+
+    def _grant(self, claim: _Claim, address: IPv4Address, now: float) -> Decision:
+        """Admit a machine if the address that was offered to it is free. Let it wait for a place if none is."""
+        rule, key = claim.rule, (claim.rule.name, claim.is_listed)
+        refusal = self._refusal(claim)
+        if refusal is not None:
+            self._waiting[key][claim.mac] = _Entrant(claim, int(address), now)
+            self._draw(rule, now)
+            if claim.mac in self._pending:
+                return Waiting(AdmissionReason.PLACE, "a machine that makes no progress gives up its address")
+            return Waiting(refusal.reason, f"it waits for a place: {refusal.text}")
+        if not self._ranges[rule.name].bit(int(address)) & claim.free:
+            text = f"{address} was offered to several machines, and another one has taken it"
+            return Refused(AdmissionReason.TAKEN, f"{text}; it begins again with a DISCOVER")
+        if not self._creations.allows(key, now):
+            text = f"rule {rule.name} admits {CREATIONS_PER_SECOND:.0f} machines a second"
+            return Waiting(AdmissionReason.RATE, f"{text}; the next REQUEST may be in time")
+        return self._admit(claim, address)
+
+    def _admit(self, claim: _Claim, address: IPv4Address) -> Admitted:
+        self._links_of[claim.mac] = claim.links
+        self._held.update(claim.links)
+        return self._reserve(claim.mac, Admitted(claim.rule, address))
 
     def _is_listed(self, mac: str, rule: AdmissionRule) -> bool:
         return self._listed is not None and self._listed.lists_mac(mac, rule.list_namespaces)
-
-    def _is_listed_returning(self, mac: str, now: float) -> bool:
-        """Do the same as `is_returning` for a machine on a list, whose sightings no flood replaces."""
-        age = now - self._listed_sightings.get(mac, -Sightings.MAX_SECONDS)
-        if age >= Sightings.MAX_SECONDS:
-            self._listed_sightings[mac] = now
-            return False
-        return age >= SECOND_PACKET_SECONDS
 
     def _rule_for(self, candidate: Candidate) -> AdmissionRule | Refused:
         """Return the first rule that the candidate matches, or else the reason of the rule that is nearest."""
@@ -679,113 +860,24 @@ class Admission:
         del self._deleted[mac]
         return True
 
-    # --- the draw -------------------------------------------------------------------------------------------------
-
-    def draw(self, seed: str, now: float) -> None:
-        """Admit machines that wait, after a place has become free. The caller then calls `take_drawn`.
-
-        seed: a text that no machine knows, and that is the same at all edges: the uid of the Hardware that is gone. Of
-        the same machines, edges with the same seed choose the same one, so that they do not give one place to two.
-        """
-        for rule in self._rules:
-            self._draw(rule, None, now, seed)
-
-    def take_drawn(self) -> list[str]:
-        """Return the MAC addresses of machines that were admitted while they waited, since the last call.
-
-        `pending` has their admissions. The caller creates their Hardware, or calls `give_back`.
-        """
-        taken, self._drawn = self._drawn, []
-        return taken
-
-    def _draw(
-        self, rule: AdmissionRule, asking: _Entrant | None, now: float, seed: str = ""
-    ) -> Refused | Waiting | None:
-        """Admit machines that wait, in an order of chance, while there is room.
-
-        asking: the machine that has just sent a DISCOVER. The draw ends with its admission, and begins only if it
-        could be admitted, so that packets of machines without a chance cost little.
-
-        Return None if `asking` is admitted, else the reason why it is not.
-        """
-        while entrants := self._entrants(rule, now):
-            if asking is not None and (refusal := self._refusal(rule, asking, now)) is not None:
-                return self._make_room(rule, asking, refusal, now)
-            if self._free(rule, self._blocked(rule, None, now)) <= 0:
-                break
-            is_listed = next(iter(entrants.values())).is_listed
-            if not self._creations.allows((rule.name, is_listed), now):
-                text = f"{CREATIONS_PER_SECOND:.0f} machines were admitted within a second"
-                text = f"{text}; rule {rule.name} draws one of the waiting machines at the next DISCOVER"
-                return Waiting(AdmissionReason.RATE, text)
-            entrant = self._choose(rule, entrants, seed or f"{self._chance.getrandbits(64)}", now)
-            if entrant is None:
-                break
-            mac = entrant.candidate.mac
-            del entrants[mac]
-            if mac in self._pending or self._is_claimed(mac):
-                continue  # another edge, or an operator, has registered it meanwhile
-            address = self._free_address(rule, mac, self._blocked(rule, entrant.candidate, now))
-            if address is None:
-                break
-            self._links_of[mac] = entrant.links
-            self._held.update(entrant.links)
-            self._reserve(mac, Admitted(rule, address))
-            if entrant is asking:
-                return None
-            self._drawn.append(mac)
-        return self._exhausted(rule)
-
-    def _entrants(self, rule: AdmissionRule, now: float) -> Newest[str, _Entrant]:
-        """Return the machines that take part in the next draw: those on lists if there are any, else all others."""
-        for is_listed in (True, False):
-            entrants = self._waiting[rule.name, is_listed]
-            while entrants and now - next(iter(entrants.values())).at > WAIT_SECONDS:
-                entrants.popitem(last=False)
-            if entrants:
-                break
-        return entrants
-
-    def _choose(self, rule: AdmissionRule, entrants: Newest[str, _Entrant], seed: str, now: float) -> _Entrant | None:
-        """Return a machine for which there is room: the seed chooses a link first, then a machine of this link.
-
-        The machine with the lowest hash of seed and MAC address wins (rendezvous hashing).
-        """
-        by_link: dict[_Link, list[_Entrant]] = {}
-        for each in entrants.values():
-            by_link.setdefault(each.links[0], []).append(each)
-        for link in sorted(by_link, key=lambda each: _ticket(seed, *each)):
-            of_link = by_link[link]
-            if (free := self._free(rule, self._blocked(rule, of_link[0].candidate, now))) <= 0:
-                continue
-            for each in sorted(of_link, key=lambda each: _ticket(seed, each.candidate.mac)):
-                if each.is_listed or self._exhausted_share(rule, each, free, now) is None:
-                    return each
-        return None
-
-    def _refusal(self, rule: AdmissionRule, entrant: _Entrant, now: float) -> Refused | None:
-        """Return the reason why there is no room for a machine now; None if there is."""
-        free = self._free(rule, self._blocked(rule, entrant.candidate, now))
-        if free <= 0:
-            return self._exhausted(rule)
-        kind = None if entrant.is_listed else self._exhausted_share(rule, entrant, free, now)
-        if kind is None:
+    def _refusal(self, claim: _Claim) -> Refused | None:
+        """Return the reason why there is no free address for a machine; None if there is one."""
+        if not claim.free:
+            return self._exhausted(claim.rule)
+        if claim.exhausted is None:
             return None
-        text = f"half of the free addresses of rule {rule.name} are held by machines of its {('link', 'port')[kind]}"
+        kind = ("link", "port")[claim.exhausted]
+        text = f"half of the free addresses of rule {claim.rule.name} are held by machines of its {kind}"
         remedy = "approve or delete discovered machines (kubectl get hardware -l "
         return Refused(
             AdmissionReason.SHARE_EXHAUSTED,
             f"{text}, and the rest is for others; {remedy}{AUTO_DISCOVERED_LABEL}=true), or widen the range",
         )
 
-    def _exhausted_share(self, rule: AdmissionRule, entrant: _Entrant, free: int, now: float) -> int | None:
-        """Return the place in `links` of the link or port of a machine that holds its share already, or None."""
-        for kind, link in enumerate(entrant.links):
-            held = self._held[link]
-            # The first machine of a link always gets an address, even if the range has only one.
-            if held and (held + 1) * 2 > free + held and self._hears_others(rule, kind, link, now):
-                return kind
-        return None
+    def _exhausted(self, rule: AdmissionRule) -> Refused:
+        text = f"the range {rule.first}-{rule.last} of rule {rule.name} has no free address"
+        remedy = f"approve or delete discovered machines (kubectl get hardware -l {AUTO_DISCOVERED_LABEL}=true)"
+        return Refused(AdmissionReason.RANGE_EXHAUSTED, f"{text}; {remedy}, or widen the range")
 
     # --- places ---------------------------------------------------------------------------------------------------
 
@@ -794,92 +886,136 @@ class Admission:
         taken, self._displaced = self._displaced, []
         return taken
 
+    def take_successors(self) -> list[str]:
+        """Return the MAC addresses of machines whose places have become free, since the last call.
+
+        `pending` has their admissions. The caller creates their Hardware, or calls `give_back`.
+        """
+        taken, self._successors = self._successors, []
+        return taken
+
     def is_leaving(self, hardware: NamespacedName) -> bool:
         """Return True if a Hardware gives way: it has not changed since then, and is not gone."""
         return hardware in self._leaving
 
     def keep(self, hardware: NamespacedName) -> None:
-        """Note that a Hardware was not deleted."""
-        place = self._leaving.pop(hardware, None)
+        """Note that a Hardware was not deleted. The machine that was to have its place begins again."""
+        place, successor = self._leaving.pop(hardware, (None, ""))
         if place is not None:
-            self._places[hardware] = place
+            self._put(place, place.progress)
+            self.give_back(successor)
 
-    def _make_room(self, rule: AdmissionRule, entrant: _Entrant, refusal: Refused, now: float) -> Refused | Waiting:
-        """Choose a Hardware that gives way to a machine that waits. Return `refusal` if there is none."""
-        leaving = sum(1 for each in self._leaving.values() if each.rule.name == rule.name)
-        if leaving >= min(MAX_LEAVING, len(self._entrants(rule, now))):
-            return refusal
-        if not self._displacements.allows((rule.name, entrant.is_listed), now):
-            return refusal
-        key = self._least_progress(rule, entrant, now)
-        if key is None:
-            return refusal
-        self._leaving[key] = self._places.pop(key)
-        self._displaced.append(key)
-        text = f"Hardware {key}, whose machine makes no progress, gives up its address"
-        return Waiting(AdmissionReason.PLACE, f"{text}; rule {rule.name} draws among the machines that wait for one")
+    def _may_displace(self, rule: AdmissionRule) -> bool:
+        addresses = self._ranges[rule.name]
+        return sum(1 for place, _ in self._leaving.values() if addresses.bit(place.address)) < MAX_LEAVING
 
-    def _least_progress(self, rule: AdmissionRule, entrant: _Entrant, now: float) -> NamespacedName | None:
-        """Return the Hardware with the least progress that gives way to a machine, the oldest first; None without one.
+    def _put(self, place: _Place, progress: Progress) -> None:
+        place.progress = progress
+        if (addresses := self._range_at(place.address)) is not None:
+            addresses.put(place)
 
-        If the share of the machine's link is used up, only Hardware of this link does.
+    def _draw(self, rule: AdmissionRule, now: float) -> None:
+        """Give the place of a silent machine to one of the machines that wait, if a place can be freed now.
+
+        Chance chooses a link first, then a machine of this link.
         """
-        free = self._free(rule, self._blocked(rule, entrant.candidate, now))
-        kind = self._exhausted_share(rule, entrant, free, now) if free > 0 and not entrant.is_listed else None
-        seconds = (0.0, 0.0, 0.0) if entrant.is_listed else (REQUEST_SECONDS, BOOT_FILE_SECONDS)
-        best: NamespacedName | None = None
-        least = len(seconds)
-        for key, place in self._places.items():
-            if now - place.since < seconds[0]:
+        entrants, is_listed = self._entrants(rule, now)
+        oldest = next(iter(self._ranges[rule.name].places.values()), None)
+        if not is_listed and (oldest is None or now - oldest.since < BOOT_FILE_SECONDS):
+            return  # the usual case in a flood: all places are young
+        if not self._may_displace(rule) or not self._displacements.allows((rule.name, is_listed), now):
+            return
+        by_link: dict[_Link, list[_Entrant]] = {}
+        for each in entrants.values():
+            by_link.setdefault(each.claim.links[0], []).append(each)
+        for link in self._chance.sample(sorted(by_link), min(len(by_link), _MAX_LINKS_DRAWN)):
+            entrant = self._chance.choice(by_link[link])
+            claim = entrant.claim
+            places = self._yielding(claim, now)
+            if not places:
+                continue
+            place = next((each for each in places if each.address == entrant.address), self._chance.choice(places))
+            del entrants[claim.mac]
+            if claim.mac in self._pending or self._is_claimed(claim.mac):
+                return  # an operator, or another edge, has registered it meanwhile
+            self._admit(claim, IPv4Address(place.address))
+            self._drop_place(place.key)
+            self._leaving[place.key] = place, claim.mac
+            self._displaced.append(place.key)
+            return
+
+    def _entrants(self, rule: AdmissionRule, now: float) -> tuple[Newest[str, _Entrant], bool]:
+        """Return the machines of the next draw: those on lists (True) if there are any, else all others (False)."""
+        for is_listed in (True, False):
+            entrants = self._waiting[rule.name, is_listed]
+            while entrants and now - next(iter(entrants.values())).at > WAIT_SECONDS:
+                entrants.popitem(last=False)
+            if entrants:
+                break
+        return entrants, is_listed
+
+    def _yielding(self, claim: _Claim, now: float) -> list[_Place]:
+        """Return the places that give way to the machine with this claim: the oldest ones with the least progress."""
+        addresses = self._ranges[claim.rule.name]
+        found: dict[Progress, list[_Place]] = {each: [] for each in Progress}
+        booting = addresses.booting.values() if claim.is_listed else ()
+        for place in list(islice(chain(addresses.places.values(), booting), MAX_EXAMINED)):
+            if not claim.is_listed and now - place.since < BOOT_FILE_SECONDS:
                 break  # all others are younger
-            if place.rule.name != rule.name or place.progress >= least or now - place.since < seconds[place.progress]:
-                continue
-            if kind is not None and entrant.links[kind] not in self._links_of.get(place.mac, ()):
-                continue
-            place.progress = max(place.progress, self._progress(place.mac))
-            is_older = place.progress < least and now - place.since >= seconds[place.progress]
-            if is_older and not self._is_listed(place.mac, rule) and not self._is_in_use(key):
-                best, least = key, place.progress
-                if least is Progress.NONE:
+            if self._gives_way(place, claim, now):
+                found[place.progress].append(place)
+                if len(found[Progress.NONE]) >= _MAX_YIELDING:
                     break
-        return best
+        return next(filter(None, found.values()), [])[:_MAX_YIELDING]
 
-    def _exhausted(self, rule: AdmissionRule) -> Refused:
-        text = f"the range {rule.first}-{rule.last} of rule {rule.name} has no free address"
-        remedy = f"approve or delete discovered machines (kubectl get hardware -l {AUTO_DISCOVERED_LABEL}=true)"
-        return Refused(AdmissionReason.RANGE_EXHAUSTED, f"{text}; {remedy}, or widen the range")
-
-    def _reserve(self, mac: str, admitted: Admitted) -> Admitted:
-        self._pending[mac] = admitted
-        self._take(int(admitted.address))
-        return admitted
+    def _gives_way(self, place: _Place, claim: _Claim, now: float) -> bool:
+        """Return True if a Hardware gives way to the machine with this claim."""
+        age = now - place.since
+        if not claim.is_listed and age < BOOT_FILE_SECONDS:
+            return False
+        # If the share of a link is used up, only Hardware of this link gives way.
+        kind = claim.exhausted
+        if claim.free and kind is not None and claim.links[kind] not in self._links_of.get(place.mac, ()):
+            return False
+        if self._is_listed(place.mac, claim.rule) or self._is_in_use(place.key):
+            return False
+        if place.progress is not Progress.BOOTING:
+            progress = self._progress(place.mac)
+            if progress is Progress.UNKNOWN and place.mac in self._links_of:
+                progress = Progress.NONE  # this edge has admitted it
+            self._put(place, progress)
+        if claim.is_listed:
+            return True
+        return place.progress is Progress.NONE or (place.progress is Progress.UNKNOWN and age >= UNKNOWN_SECONDS)
 
     # --- addresses ------------------------------------------------------------------------------------------------
 
-    def _blocked(self, rule: AdmissionRule, candidate: Candidate | None, now: float) -> frozenset[int]:
-        """Return the addresses of a range that hosts other than machines have, or that the API has rejected."""
-        found = {
-            number for each in (*self._own_addresses(), *rule.nameservers) if (number := _number(each)) is not None
-        }
-        found.update(map(int, rule.relays))
+    def _free(self, rule: AdmissionRule, candidate: Candidate | None, now: float) -> int:
+        """Return the free addresses of a rule (bits) for a candidate: those of no machine and of no other host."""
+        if now - self._hosts_at >= HOSTS_SECONDS:
+            self._find_hosts(now)
+        addresses = self._ranges[rule.name]
+        free = addresses.all & ~(addresses.taken | addresses.hosts)
         if candidate is not None:
-            found.update(int(each) for each in (candidate.relay, candidate.link) if each is not None)
+            for each in (candidate.relay, candidate.link):
+                free &= ~addresses.bit(int(each)) if each is not None else -1
+        return free
+
+    def _find_hosts(self, now: float) -> None:
+        """Find the addresses of the ranges that hosts other than machines have, or that the API has rejected."""
+        self._hosts_at = now
         self._forget_occupied(now)
-        found.update(self._occupied)
-        return frozenset(each for each in found if int(rule.first) <= each <= int(rule.last))
+        own = [number for each in self._own_addresses() if (number := _number(each)) is not None]
+        for addresses in self._ranges.values():
+            rule = addresses.rule
+            servers = [number for each in rule.nameservers if (number := _number(each)) is not None]
+            addresses.hosts = 0
+            for number in (*own, *servers, *map(int, rule.relays), *self._occupied):
+                addresses.hosts |= addresses.bit(number)
 
     def _forget_occupied(self, now: float) -> None:
         while self._occupied and now - next(iter(self._occupied.values())) >= OCCUPIED_SECONDS:
             self._occupied.popitem(last=False)
-
-    def _free_address(self, rule: AdmissionRule, mac: str, blocked: frozenset[int]) -> IPv4Address | None:
-        """Return a free address of the range. Edges that see the same machine begin with the same address."""
-        first, size = int(rule.first), int(rule.last) - int(rule.first) + 1
-        start = zlib.crc32(octets(mac)) % size
-        for offset in chain(range(start, size), range(start)):
-            if first + offset not in self._taken and first + offset not in blocked:
-                return IPv4Address(first + offset)
-        return None
 
     def reject_address(self, mac: str, now: float) -> Admitted | None:
         """Return another address for an admitted machine, whose first one the API has rejected; None: none is free."""
@@ -888,11 +1024,12 @@ class Admission:
             return None
         self._release(int(before.address))
         self._occupied[int(before.address)] = now
-        address = self._free_address(before.rule, mac, self._blocked(before.rule, None, now))
+        self._hosts_at = float("-inf")
+        address = self._ranges[before.rule.name].choose(mac, self._free(before.rule, None, now))
         if address is None:
             self._leave(mac)
             return None
-        return self._reserve(mac, Admitted(before.rule, address))
+        return self._reserve(mac, Admitted(before.rule, IPv4Address(address)))
 
     def give_back(self, mac: str) -> None:
         """Note that an admitted machine gets no Hardware: its address is free again."""
@@ -903,6 +1040,11 @@ class Admission:
         """Return the admission of a machine whose Hardware is not known yet."""
         return self._pending.get(mac)
 
+    def _reserve(self, mac: str, admitted: Admitted) -> Admitted:
+        self._pending[mac] = admitted
+        self._take(int(admitted.address))
+        return admitted
+
     def _settle(self, mac: str) -> None:
         pending = self._pending.pop(mac, None)
         if pending is not None:
@@ -910,6 +1052,15 @@ class Admission:
 
     def _key_of(self, mac: str) -> NamespacedName:
         return NamespacedName(self._pending[mac].rule.osie.namespace, discovered_name(mac))
+
+    def _exhausted_share(self, rule: AdmissionRule, links: tuple[_Link, ...], free: int, now: float) -> int | None:
+        """Return the place in `links` of the link or port that holds its share already, or None."""
+        for kind, link in enumerate(links):
+            held = self._held[link]
+            # The first machine of a link always gets an address, even if the range has only one.
+            if held and (held + 1) * 2 > free + held and self._hears_others(rule, kind, link, now):
+                return kind
+        return None
 
     # --- shares of links ------------------------------------------------------------------------------------------
 
@@ -932,11 +1083,6 @@ class Admission:
             self._held[link] -= 1
             if not self._held[link]:
                 del self._held[link]
-
-
-def _ticket(seed: str, *words: str) -> bytes:
-    """Return the place of a machine or of a link in a draw, which no machine can predict without the seed."""
-    return hashlib.blake2b("\0".join((seed, *words)).encode(), digest_size=8).digest()
 
 
 def _is_of_network(rule: AdmissionRule, candidate: Candidate) -> bool:

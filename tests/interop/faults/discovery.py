@@ -9,44 +9,29 @@ import time
 from typing import Any, Final
 
 from tests.interop.faults.machine import Discovered, Fault, Scripted
-from tests.waiting import wait_until
 
-_SECOND_PACKET: Final = 1.5
-"""Pause before the DISCOVER that a rule admits, in seconds; firmware waits for 2 to 4 s."""
 _CONNECTED: Final = r"connected"
 _AFTER: Final = "its agent's connection"
 PORT, OTHER_PORT = "Ethernet1/1", "Ethernet1/9"
 
 
-def _admitted(firmware: Scripted) -> None:
-    """Send DISCOVERs until the rule has admitted the machine."""
-    firmware.discover()
-    time.sleep(_SECOND_PACKET)
-    wait_until(firmware.discover, firmware.journey_text, every=1.0)
-
-
-def _discovers_twice(firmware: Scripted) -> None:
-    firmware.discover()
-    time.sleep(_SECOND_PACKET)
+def _discovers(firmware: Scripted) -> None:
     firmware.discover()
 
 
 def _boots_until_its_script(firmware: Scripted) -> None:
-    _admitted(firmware)
     firmware.to_ipxe()
     firmware.get(f"/ipxe/script/{firmware.mac}/auto.ipxe")
 
 
 def _introduces_itself(firmware: Scripted) -> float:
     """Boot to an agent that reports an inventory with one card, which is at OTHER_PORT."""
-    _admitted(firmware)
     firmware.to_osie()
     firmware.agent(inventory=_inventory(firmware.mac))
     return time.time()
 
 
 def _has_an_old_agent(firmware: Scripted) -> float:
-    _admitted(firmware)
     firmware.to_osie()
     firmware.agent(inventory={})
     return time.time()
@@ -72,7 +57,7 @@ FAULTS: Final = [
     ),
     Fault(
         "the range of the rule is full",
-        _discovers_twice,
+        _discovers,
         "DhcpRefused",
         r"not admitted: the range \S+ of rule \S+ has no free address",
         registered=False,

@@ -94,6 +94,16 @@ def invented(number: int) -> bytes:
     return sent_by(b"\x02\0" + number.to_bytes(4, "big"))
 
 
+def requesting(discover: bytes, offer: codec.Message) -> bytes:
+    """Return the REQUEST by which the sender of a DISCOVER accepts an offer."""
+    accepted = {
+        options.MESSAGE_TYPE: bytes([MessageType.REQUEST]),
+        options.REQUESTED_ADDRESS: offer.yiaddr,
+        options.SERVER_IDENTIFIER: offer.options[options.SERVER_IDENTIFIER],
+    }
+    return altered(discover, options=accepted)
+
+
 @dataclass
 class Edge:
     """A responder with its surroundings; time stands still unless a test moves it."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edge.dhcp import DhcpSettings, DhcpSettingsError
-from edge.dhcp.responder import MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND
+from edge.dhcp.unknown import MAX_PACKETS_AT_ONCE, PACKETS_A_SECOND
 from edge.dhcp.wire import codec
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode

@@ -14,23 +14,31 @@ from tests.support import objects
 from tink.api.annotations import AUTO_DISCOVERED_LABEL, DISCOVERED_AS_ANNOTATION, DISCOVERY_ADDRESS_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.discovery.admission import (
+    BOOT_FILE_SECONDS,
     CREATIONS_PER_SECOND,
     DELETED_SECONDS,
     LINK_SECONDS,
+    MAX_LEAVING,
+    MAX_OFFERS,
     OCCUPIED_SECONDS,
+    OFFER_SECONDS,
+    UNKNOWN_SECONDS,
     UNUSED_SHARE,
+    WAIT_SECONDS,
     Admission,
     AdmissionReason,
     Admitted,
     Candidate,
+    Offered,
     Progress,
+    Refused,
     Sightings,
     Waiting,
     discovered_hardware,
     read_rule,
     rule_conflicts,
 )
-from tink.discovery.model import AdmissionRule, RuleError, counts, list_namespaces
+from tink.discovery.model import AdmissionRule, RuleError, counts, discovered_name, list_namespaces
 from tink.kube.objects import NamespacedName
 
 MAC = "52:54:00:00:00:01"
@@ -100,21 +108,21 @@ class Site:
         del self.hardware[NamespacedName.of(obj)]
         self.admission.remove(obj, self.now)
 
-    def first(self, at: Candidate) -> Any:
-        """Return the decision about the next packet of a candidate."""
-        return self.admission.consider(at, self.now)
+    def offer(self, at: Candidate) -> Any:
+        """Return the decision about a DISCOVER of a candidate."""
+        return self.admission.offer(at, self.now)
 
-    def second(self, at: Candidate) -> Any:
-        """Return the decision about a candidate that sends twice, unless its first packet is decided already."""
-        decision = self.first(at)
-        if not isinstance(decision, Waiting):
-            return decision
-        self.now += 3
-        return self.first(at)
+    def ask(self, at: Candidate) -> Any:
+        """Return the decision about the REQUEST of a candidate for its offer; without an offer, about its DISCOVER."""
+        offered = self.offer(at)
+        if not isinstance(offered, Offered):
+            return offered
+        self.now += 1
+        return self.admission.request(at, offered.address, self.now)
 
     def register(self, at: Candidate, **status: Any) -> Raw:
         """Admit a machine, and create its Hardware."""
-        decision = self.second(at)
+        decision = self.ask(at)
         assert isinstance(decision, Admitted), decision
         obj = discovered_hardware(at.mac, decision.rule, decision.address)
         if status:
@@ -225,39 +233,87 @@ def test_rules_of_one_edge_do_not_contradict_each_other() -> None:
     assert seen
 
 
-# --- the second packet ------------------------------------------------------------------------------------------------
+# --- offers and requests ----------------------------------------------------------------------------------------------
 
 
-def test_machine_is_admitted_by_its_second_packet() -> None:
+def test_offer_creates_nothing_and_holds_no_address() -> None:
     site = Site()
-    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
-    site.now += 0.5
-    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
-    site.now += 0.6
-    decision = site.first(candidate())
-    assert isinstance(decision, Admitted)
-    assert decision.rule == site.rules[0]
-    assert site.rules[0].first <= decision.address <= site.rules[0].last
+    free = site.free()
+    offered = site.offer(candidate())
+    assert isinstance(offered, Offered)
+    assert offered.rule == site.rules[0]
+    assert site.rules[0].first <= offered.address <= site.rules[0].last
+    assert site.free() == free
+    assert site.admission.pending(MAC) is None
 
 
-def test_packet_after_ten_minutes_counts_as_the_first() -> None:
+def test_request_for_its_offer_admits_a_machine() -> None:
     site = Site()
-    site.first(candidate())
-    site.now += Sightings.MAX_SECONDS + 1
-    assert site.first(candidate()).reason is AdmissionReason.SECOND_PACKET
+    offered = site.offer(candidate())
+    free = site.free()
+    assert site.admission.request(candidate(), offered.address, site.now) == Admitted(offered.rule, offered.address)
+    assert site.free() == free - 1
+    assert site.admission.pending(MAC) == Admitted(offered.rule, offered.address)
 
 
-def test_time_of_a_sighting_survives_the_wrap_of_its_counter() -> None:
+def test_machine_gets_the_same_offer_again_and_another_one_if_it_was_taken() -> None:
     site = Site()
-    site.now = 8191.5
-    assert isinstance(site.second(candidate()), Admitted)
+    first = site.offer(candidate())
+    site.now += 4
+    assert site.offer(candidate()) == first
+    site.put(objects.hardware("m1", mac(9), str(first.address)))
+    assert site.offer(candidate()).address != first.address
 
 
-def test_machine_waits_while_its_hardware_is_created() -> None:
+def test_machines_that_boot_at_the_same_time_get_different_offers() -> None:
     site = Site()
-    assert isinstance(site.second(candidate()), Admitted)
+    offers = [site.offer(candidate(mac(number))).address for number in range(50)]
+    assert len(set(offers)) == 50
+
+
+def test_address_is_offered_to_several_machines_in_a_flood_and_the_first_request_takes_it() -> None:
+    site = Site(SMALL)
+    offers = {mac(number): site.offer(candidate(mac(number))).address for number in range(6)}
+    one, other = (each for each in offers if offers[each] == offers[mac(0)])
+    assert isinstance(site.admission.request(candidate(one), offers[one], site.now), Admitted)
+    refused = site.admission.request(candidate(other), offers[other], site.now)
+    assert (refused.reason, type(refused)) == (AdmissionReason.TAKEN, Refused)
+    assert isinstance(site.ask(candidate(other)), Admitted), "it begins again, with another address"
+
+
+@pytest.mark.parametrize("seconds", [None, OFFER_SECONDS + 1], ids=["no offer", "an old offer"])
+def test_request_without_an_offer_is_refused(seconds: float | None) -> None:
+    site = Site()
+    address = site.rules[0].first
+    if seconds is not None:
+        address = site.offer(candidate()).address
+        site.now += seconds
+    assert site.admission.request(candidate(), address, site.now).reason is AdmissionReason.NO_OFFER
+
+
+def test_request_for_another_address_than_its_offer_is_refused() -> None:
+    site = Site()
+    offered = site.offer(candidate())
+    assert site.admission.request(candidate(), offered.address + 1, site.now).reason is AdmissionReason.NO_OFFER
+
+
+def test_machine_waits_while_its_hardware_is_created_and_its_address_is_offered_to_it_again() -> None:
+    site = Site()
+    admitted = site.ask(candidate())
+    assert isinstance(admitted, Admitted)
     site.now += 3
-    assert site.first(candidate()).reason is AdmissionReason.REGISTERING
+    assert site.admission.request(candidate(), admitted.address, site.now).reason is AdmissionReason.REGISTERING
+    assert site.offer(candidate()) == Offered(admitted.rule, admitted.address)
+    assert site.admission.has_offer(MAC)
+
+
+def test_machine_that_sends_again_is_recognised_for_ten_minutes() -> None:
+    site, sender = Site(), bytes.fromhex(MAC.replace(":", ""))
+    site.now = 8191.5  # the counter of the table wraps
+    assert not site.admission.is_returning(sender, site.now)
+    assert not site.admission.is_returning(sender, site.now + 0.5)
+    assert site.admission.is_returning(sender, site.now + 4)
+    assert not site.admission.is_returning(sender, site.now + Sightings.MAX_SECONDS + 1)
 
 
 # --- rules match ------------------------------------------------------------------------------------------------------
@@ -288,7 +344,7 @@ def test_machine_waits_while_its_hardware_is_created() -> None:
 def test_rule_admits_machines_of_its_network_relay_and_mac(
     rule: str, at: Candidate, reason: AdmissionReason | None
 ) -> None:
-    decision = Site(rule).second(at)
+    decision = Site(rule).ask(at)
     assert (None if isinstance(decision, Admitted) else decision.reason) == reason
 
 
@@ -297,7 +353,7 @@ def test_rule_admits_machines_of_its_network_relay_and_mac(
     [(Lists(MAC), True), (Lists(mac(9)), False), (Lists(), False), (Lists(mac(9), serials=True), True)],
 )
 def test_rule_for_listed_machines_admits_those_that_a_list_may_name(lists: Lists, is_admitted: bool) -> None:
-    decision = Site(f"{RANGE},only=listed", listed=lists).second(candidate())
+    decision = Site(f"{RANGE},only=listed", listed=lists).ask(candidate())
     assert isinstance(decision, Admitted) == is_admitted
 
 
@@ -307,7 +363,7 @@ def test_rule_for_listed_machines_admits_those_that_a_list_may_name(lists: Lists
 @pytest.mark.parametrize("named", [True, False], ids=["its MAC", "a serial number"])
 def test_only_lists_of_the_namespaces_of_a_rule_count(lists: str, is_admitted: bool, named: bool) -> None:
     listed = Lists(MAC if named else mac(9), serials=not named, namespace="racks")
-    decision = Site(f"{RANGE},only=listed{lists}", listed=listed).second(candidate())
+    decision = Site(f"{RANGE},only=listed{lists}", listed=listed).ask(candidate())
     assert isinstance(decision, Admitted) == is_admitted
     if not is_admitted:
         assert "add it to a ConfigMap in namespace default with the label" in decision.text
@@ -339,12 +395,12 @@ def test_first_rule_that_matches_admits() -> None:
         "range=10.77.0.20-10.77.0.29/24,osie=hook,mac=52,name=b",
         "range=10.77.0.30-10.77.0.39/24,osie=hook,name=c",
     )
-    assert site.second(candidate()).rule.name == "b"
+    assert site.ask(candidate()).rule.name == "b"
 
 
 def test_reason_is_that_of_the_nearest_rule() -> None:
     site = Site("range=10.78.0.10-10.78.0.19/24,osie=hook,name=a", f"{RANGE},mac=aa,name=b")
-    refused = site.first(candidate())
+    refused = site.offer(candidate())
     assert refused.text == (
         "rule b is for MAC addresses that begin with aa; add mac=52:54:00 to the rule, or create its Hardware"
     )
@@ -356,15 +412,15 @@ def test_reason_is_that_of_the_nearest_rule() -> None:
 def test_machine_of_a_hardware_is_never_admitted() -> None:
     site = Site()
     site.put(objects.hardware("m1", MAC, "10.77.0.5"))
-    assert site.second(candidate()).reason is AdmissionReason.CLAIMED
+    assert site.ask(candidate()).reason is AdmissionReason.CLAIMED
     site.put(objects.hardware("m1", MAC, "10.77.0.5", metadata={"deletionTimestamp": objects.CREATED}))
-    assert site.second(candidate()).reason is AdmissionReason.CLAIMED
+    assert site.ask(candidate()).reason is AdmissionReason.CLAIMED
 
 
 def test_admission_ends_when_another_hardware_takes_the_mac() -> None:
     site = Site()
     free = site.free()
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
     assert site.free() == free - 1
     site.put(objects.hardware("m1", MAC, "10.77.0.5"))
     assert site.admission.pending(MAC) is None
@@ -383,44 +439,43 @@ def test_no_address_of_another_host_is_given() -> None:
     given = {address_of(site.register(candidate(mac(n), relay="10.77.0.9"))) for n in (20, 21)}
     assert given == {"10.77.0.8", "10.77.0.10"}
     assert site.free() == 0
-    assert site.second(candidate(mac(22), relay="10.77.0.9")).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.ask(candidate(mac(22), relay="10.77.0.9")).reason is AdmissionReason.RANGE_EXHAUSTED
 
 
-def test_edges_that_see_a_machine_choose_the_same_address() -> None:
+def test_edges_that_see_a_machine_offer_the_same_address() -> None:
     one, other = Site(), Site()
     for number in range(30):
-        assert one.second(candidate(mac(number))).address == other.second(candidate(mac(number))).address
-    assert len(one.admission._pending) == 30
+        assert one.offer(candidate(mac(number))).address == other.offer(candidate(mac(number))).address
 
 
 def test_whole_range_is_given_and_given_again() -> None:
     site = Site("range=10.77.0.10-10.77.0.19/24,osie=hook")
     made = [site.register(candidate(mac(number))) for number in range(10)]
     assert len({address_of(each) for each in made}) == 10
-    assert site.second(candidate(mac(11))).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.ask(candidate(mac(11))).reason is AdmissionReason.RANGE_EXHAUSTED
     site.remove(made[3])
     assert address_of(site.register(candidate(mac(11)))) == address_of(made[3])
 
 
 def test_rejected_address_is_not_tried_again_for_a_while() -> None:
     site = Site("range=10.77.0.10-10.77.0.11/24,osie=hook")
-    first = site.second(candidate())
+    first = site.ask(candidate())
     second = site.admission.reject_address(MAC, site.now)
     assert second is not None
     assert second.address != first.address
     assert site.admission.reject_address(MAC, site.now) is None
-    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.ask(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
     site.now += OCCUPIED_SECONDS
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
 
 
 def test_address_that_is_given_back_is_free() -> None:
     site = Site()
     free = site.free()
-    site.second(candidate())
+    site.ask(candidate())
     site.admission.give_back(MAC)
     assert site.free() == free
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
 
 
 def test_counts_of_addresses_follow_any_history() -> None:
@@ -433,11 +488,20 @@ def test_counts_of_addresses_follow_any_history() -> None:
         names = sorted(site.hardware)
         match chance.randrange(6):
             case 0 | 1 | 2:
-                decision = site.first(at)
+                decision = site.ask(at)
                 if isinstance(decision, Admitted) and chance.random() < 0.8:
                     site.put(discovered_hardware(at.mac, decision.rule, decision.address))
                 elif isinstance(decision, Admitted) and chance.random() < 0.5:
                     site.admission.give_back(at.mac)
+                for key in site.admission.take_displaced():
+                    if chance.random() < 0.5:
+                        site.remove(site.hardware[key])
+                    else:
+                        site.admission.keep(key)
+                for successor in site.admission.take_successors():
+                    admitted = site.admission.pending(successor)
+                    assert admitted is not None
+                    site.put(discovered_hardware(successor, admitted.rule, admitted.address))
             case 3 if names:
                 site.remove(site.hardware[chance.choice(names)])
             case 4 if names:
@@ -447,8 +511,9 @@ def test_counts_of_addresses_follow_any_history() -> None:
         taken = [address_of(each) for each in site.hardware.values()]
         taken += [str(each.address) for each in site.admission._pending.values()]
         assert len(set(taken)) == len(taken)
-        occupied = {str(IPv4Address(each)) for each in site.admission._blocked(site.rules[0], None, site.now)}
-        assert site.free() == 20 - len({*taken, *occupied})
+        free = site.free()
+        occupied = {str(IPv4Address(each)) for each in site.admission._occupied}
+        assert free == 20 - len({*taken, *occupied})
         silent = {key for key, each in site.hardware.items() if "status" not in each}
         assert site.admission.silent == len(silent)
         assert all(count > 0 for count in site.admission._held.values())
@@ -458,11 +523,11 @@ def test_counts_of_addresses_follow_any_history() -> None:
 
 
 def fill(site: Site, count: int, **where: Any) -> int:
-    """Let invented machines send twice; return the number that were admitted."""
+    """Let invented machines send DISCOVER and REQUEST; return the number that were admitted."""
     admitted = 0
     for _ in range(count):
         at = candidate(mac(len(site.hardware) + 1000), **where)
-        decision = site.second(at)
+        decision = site.ask(at)
         if isinstance(decision, Admitted):
             admitted += 1
             site.put(discovered_hardware(at.mac, decision.rule, decision.address))
@@ -478,17 +543,17 @@ def test_one_of_several_links_holds_at_most_half_of_the_range() -> None:
     site.register(candidate(mac(1), relay="10.77.0.3"))
     assert fill(site, 60, relay="10.77.0.2") == 24
     site.progress = dict.fromkeys(site.macs, Progress.BOOTING)
-    refused = site.second(candidate(mac(2), relay="10.77.0.2"))
+    refused = site.ask(candidate(mac(2), relay="10.77.0.2"))
     assert refused.reason is AdmissionReason.SHARE_EXHAUSTED
     assert "kubectl get hardware -l tinkerbell.org/auto-discovered=true" in refused.text
-    assert isinstance(site.second(candidate(mac(2), relay="10.77.0.3")), Admitted)
+    assert isinstance(site.ask(candidate(mac(2), relay="10.77.0.3")), Admitted)
 
 
 def test_one_port_holds_at_most_half_of_what_its_link_may_have() -> None:
     site = Site()
     site.register(candidate(mac(1), circuit=b"port 1"))
     assert fill(site, 60, circuit=b"port 2") == 24
-    assert isinstance(site.second(candidate(mac(2), circuit=b"port 3")), Admitted)
+    assert isinstance(site.ask(candidate(mac(2), circuit=b"port 3")), Admitted)
 
 
 def test_invented_ports_do_not_enlarge_the_share_of_a_link() -> None:
@@ -501,7 +566,7 @@ def test_invented_ports_do_not_enlarge_the_share_of_a_link() -> None:
 def test_first_machine_of_a_link_gets_the_last_address() -> None:
     site = Site("range=10.77.0.10-10.77.0.11/24,osie=hook")
     site.register(candidate(mac(1), relay="10.77.0.2"))
-    assert isinstance(site.second(candidate(mac(2), relay="10.77.0.3")), Admitted)
+    assert isinstance(site.ask(candidate(mac(2), relay="10.77.0.3")), Admitted)
 
 
 def test_machines_that_have_introduced_themselves_leave_their_share() -> None:
@@ -529,22 +594,16 @@ def test_rate_of_admissions_is_limited_for_each_rule() -> None:
     networks = (IPv4Network("10.77.0.0/16"),)
     machines = [candidate(mac(number), networks=networks) for number in range(90)]
     others = [candidate(f"aa:00:00:00:00:{number:02x}", networks=networks) for number in range(10)]
-    for each in (*machines, *others):
-        site.first(each)
-    site.now += 3
-    decisions = [site.first(each) for each in machines]
+    offers = {each.mac: site.offer(each).address for each in (*machines, *others)}
+    decisions = [site.admission.request(each, offers[each.mac], site.now) for each in machines]
     assert sum(isinstance(each, Admitted) for each in decisions) == CREATIONS_PER_SECOND
     (reason,) = {each.reason for each in decisions if not isinstance(each, Admitted)}
     assert reason is AdmissionReason.RATE
-    assert all(isinstance(site.first(each), Admitted) for each in others), "the other rule has a rate of its own"
-    site.now += 3
-    for each in machines:
-        site.first(each)
-    of_first_rule = [each for each in machines if site.admission.pending(each.mac)]
-    assert len(of_first_rule) == 2 * CREATIONS_PER_SECOND
-    drawn = site.admission.take_drawn()
-    assert len(drawn) == len(set(drawn)) > CREATIONS_PER_SECOND / 2, "chance chooses, not the order of the packets"
-    assert site.admission.take_drawn() == []
+    of_others = [site.admission.request(each, offers[each.mac], site.now) for each in others]
+    assert all(isinstance(each, Admitted) for each in of_others), "the other rule has a rate of its own"
+    site.now += 4
+    repeated = [site.admission.request(each, offers[each.mac], site.now) for each in machines[20:]]
+    assert sum(isinstance(each, Admitted) for each in repeated) == CREATIONS_PER_SECOND, "their REQUESTs come again"
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
@@ -568,53 +627,127 @@ def full(listed: Lists | None = None, **where: Any) -> tuple[Site, list[Raw]]:
     return site, made
 
 
-def seen_twice(site: Site, at: Candidate) -> Candidate:
-    site.first(at)
-    site.now += 1.5
-    return at
-
-
-def test_machine_takes_the_place_of_the_oldest_one_without_a_request() -> None:
+def test_machine_takes_the_place_of_a_silent_machine() -> None:
     site, made = full()
-    decision = site.second(candidate())
+    offered = site.offer(candidate())
+    decision = site.admission.request(candidate(), offered.address, site.now)
     assert decision.reason is AdmissionReason.PLACE
-    assert decision.text.startswith("Hardware default/discovery-52-54-00-00-00-0a, whose machine makes no progress")
-    assert site.admission.take_displaced() == [key_of(made[0])]
+    ((key,), pending) = site.admission.take_displaced(), site.admission.pending(MAC)
+    (obj,) = [each for each in made if key_of(each) == key]
+    assert pending is not None
+    assert str(pending.address) == address_of(obj) == str(offered.address)
     assert site.admission.take_displaced() == []
-    assert site.admission.is_leaving(key_of(made[0]))
-    site.remove(made[0])
-    site.admission.draw("uid", site.now)
-    assert site.admission.take_drawn() == [MAC], "it need not send again"
-    assert str(site.admission.pending(MAC).address) == address_of(made[0])  # type: ignore[union-attr]
+    assert site.admission.is_leaving(key)
+    assert site.admission.take_successors() == []
+    site.remove(obj)
+    assert site.admission.take_successors() == [MAC], "it need not send again"
 
 
-def test_machine_has_a_minute_for_its_first_request() -> None:
+def test_offers_of_a_full_range_displace_nothing() -> None:
     site, _ = full()
-    site.now = 1000.0 + 3 + 57  # the first was registered at 1003
-    assert site.first(seen_twice(site, candidate())).reason is AdmissionReason.RANGE_EXHAUSTED
-    site.now += 2
-    assert site.first(candidate()).reason is AdmissionReason.PLACE
+    for number in range(1000):
+        assert isinstance(site.offer(candidate(mac(number + 100))), Offered)
+    assert site.admission.take_displaced() == []
 
 
-def test_machine_with_a_request_gives_way_after_five_minutes_and_after_all_without_one() -> None:
+def test_machine_has_half_a_minute_for_its_boot_file() -> None:
     site, made = full()
-    macs = [mac(number + 10) for number in range(3)]
-    site.progress = {macs[0]: Progress.REQUESTED, macs[1]: Progress.REQUESTED}
-    site.second(candidate())
-    assert site.admission.take_displaced() == [key_of(made[2])]
-    site.remove(made[2])
-    assert isinstance(site.second(candidate()), Admitted)
-    assert site.second(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED
-    site.now += 300
-    assert site.second(candidate(mac(3))).reason is AdmissionReason.PLACE
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 2  # the first was registered at 1001
+    waiting = site.ask(candidate())
+    assert (waiting.reason, type(waiting)) == (AdmissionReason.RANGE_EXHAUSTED, Waiting)
+    assert waiting.text.startswith("it waits for a place: the range")
+    site.now += 0.5
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
     assert site.admission.take_displaced() == [key_of(made[0])]
+
+
+def test_machine_that_waits_is_drawn_at_the_request_of_another_one_and_gets_its_address() -> None:
+    site, made = full()
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 2
+    waiting = [candidate(mac(number + 100)) for number in range(2)]
+    assert {site.ask(each).reason for each in waiting} == {AdmissionReason.RANGE_EXHAUSTED}
+    site.now += 3
+    site.ask(candidate())
+    site.remove(made[0])
+    (mac_drawn,) = site.admission.take_successors()
+    assert mac_drawn in {MAC, *(each.mac for each in waiting)}
+    assert str(site.admission.pending(mac_drawn).address) == address_of(made[0])  # type: ignore[union-attr]
+
+
+def test_machine_whose_last_request_is_too_old_is_not_drawn() -> None:
+    site, made = full()
+    site.now = 1001.0 + BOOT_FILE_SECONDS - 12
+    for number in range(100):
+        site.ask(candidate(mac(number + 100)))
+        site.now -= 1
+    site.now += WAIT_SECONDS + 2
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
+    assert made
+
+
+def test_each_waiting_machine_has_the_same_chance() -> None:
+    """One of ten waiting machines sends a hundred times as many packets. It is not drawn more often."""
+    drawn = dict.fromkeys(range(10), 0)
+    for turn in range(300):
+        site, _ = full()
+        site.admission._chance.seed(turn)
+        site.now = 1001.0 + BOOT_FILE_SECONDS - 5  # the first place is free for them after 5 s
+        waiting = [candidate(mac(number + 100)) for number in range(10)]
+        for each in (*waiting, *[waiting[3]] * 100):
+            offered = site.offer(each)
+            site.admission.request(each, offered.address, site.now)
+        site.admission.request(waiting[0], site.offer(waiting[0]).address, site.now + 6)
+        (key,) = site.admission.take_displaced()
+        site.remove(site.hardware[key])
+        (mac_drawn,) = site.admission.take_successors()
+        drawn[[each.mac for each in waiting].index(mac_drawn)] += 1
+    assert all(12 <= count <= 55 for count in drawn.values()), drawn
+
+
+def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() -> None:
+    count = 0
+    for turn in range(100):
+        site, _ = full(relay="10.77.0.4")
+        site.admission._chance.seed(turn)
+        site.now = 1001.0 + BOOT_FILE_SECONDS - 5  # the first place is free for them after 5 s
+        waiting = [candidate(mac(number + 100), relay="10.77.0.2") for number in range(200)]
+        waiting.append(candidate(relay="10.77.0.3"))
+        for each in waiting:
+            site.admission.request(each, site.offer(each).address, site.now)
+        site.admission.request(waiting[0], site.offer(waiting[0]).address, site.now + 6)
+        site.remove(site.hardware[site.admission.take_displaced()[0]])
+        count += site.admission.take_successors() == [MAC]
+    assert 30 < count < 70
+
+
+def test_machine_of_another_edge_gives_way_after_five_minutes_and_after_all_others() -> None:
+    site = Site(SMALL)
+    rule = site.rules[0]
+    for number in range(3):
+        site.put(discovered_hardware(mac(number + 10), rule, rule.first + number))
+    site.progress = {mac(10): Progress.UNKNOWN, mac(11): Progress.UNKNOWN}
+    site.now += 100
+    site.ask(candidate())
+    (key,) = site.admission.take_displaced()
+    assert key.name == discovered_name(mac(12))
+    site.now += 100
+    assert site.ask(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED
+    site.now += UNKNOWN_SECONDS
+    assert site.ask(candidate(mac(3))).reason is AdmissionReason.PLACE
+
+
+def test_machine_that_this_edge_has_admitted_gives_way_though_its_journey_has_nothing() -> None:
+    site, _ = full()
+    site.progress = {mac(number + 10): Progress.UNKNOWN for number in range(3)}
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
 
 
 def test_machine_with_a_boot_file_keeps_its_place() -> None:
     site, _ = full()
     site.progress = {mac(number + 10): Progress.BOOTING for number in range(3)}
     site.now += 1700
-    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.ask(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.offer(candidate(mac(2))).reason is AdmissionReason.RANGE_EXHAUSTED, "it gets no offer"
     assert site.admission.take_displaced() == []
 
 
@@ -639,52 +772,58 @@ def test_hardware_that_has_an_inventory_or_was_edited_keeps_its_place(change: Ra
     for each in made:
         changed = {**each, **{part: {**each.get(part, {}), **fields} for part, fields in change.items()}}
         site.put(changed)
-    assert site.second(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
+    assert site.ask(candidate()).reason is AdmissionReason.RANGE_EXHAUSTED
     assert site.admission.take_displaced() == []
 
 
 def test_hardware_that_a_workflow_names_keeps_its_place() -> None:
     site, made = full(Lists(MAC))
     site.workflows = {key_of(made[0]), key_of(made[1])}
-    site.second(candidate())
+    site.ask(candidate())
     assert site.admission.take_displaced() == [key_of(made[2])]
 
 
 def test_hardware_that_changes_before_its_deletion_keeps_its_place() -> None:
-    site, made = full()
-    site.second(candidate())
+    site, _ = full()
+    site.ask(candidate())
     (key,) = site.admission.take_displaced()
-    site.put({**made[0], "status": {"inventory": {"inBand": {"product": {}}}}})
+    site.put({**site.hardware[key], "status": {"inventory": {"inBand": {"product": {}}}}})
     assert not site.admission.is_leaving(key)
+    assert site.admission.pending(MAC) is None, "its successor begins again"
 
 
 def test_hardware_that_was_not_deleted_may_have_to_give_way_later() -> None:
     site, _ = full()
-    site.second(candidate())
+    site.ask(candidate())
     (key,) = site.admission.take_displaced()
     site.admission.keep(key)
+    assert site.admission.pending(MAC) is None
     site.now += 4
-    site.first(candidate())
-    assert site.admission.take_displaced() != []
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
 
 
-def test_no_more_places_are_freed_than_machines_wait() -> None:
-    site, _ = full()
-    for _ in range(6):
-        site.second(candidate())
-    assert len(site.admission.take_displaced()) == 1, "the controller deletes nothing"
-    site.second(candidate(mac(2)))
-    assert len(site.admission.take_displaced()) == 1
+def test_places_are_freed_at_a_limited_rate() -> None:
+    site = Site(RANGE)
+    assert fill(site, 50) == 50
+    site.now += 100
+    for number in range(40):
+        site.admission.request(candidate(mac(number)), site.offer(candidate(mac(number))).address, site.now)
+    assert len(site.admission.take_displaced()) == MAX_LEAVING
 
 
 def test_machine_that_has_given_way_may_come_back_at_once() -> None:
-    site, made = full()
-    site.second(candidate())
-    site.remove(made[0])
-    site.admission.draw("uid", site.now)
-    site.remove(made[1])
-    assert isinstance(site.first(candidate(mac(10))), Admitted)
-    assert site.second(candidate(mac(11))).reason is AdmissionReason.DELETED, "an operator has deleted this one"
+    site, _ = full()
+    site.ask(candidate())
+    (key,) = site.admission.take_displaced()
+    gone = site.hardware[key]
+    site.remove(gone)
+    site.admission.give_back(MAC)
+    (back,) = gone["spec"]["networkInterfaces"]
+    assert isinstance(site.ask(candidate(back)), Admitted)
+    (other, *_) = site.hardware.values()
+    site.remove(other)
+    (deleted,) = other["spec"]["networkInterfaces"]
+    assert site.ask(candidate(deleted)).reason is AdmissionReason.DELETED, "an operator has deleted this one"
 
 
 def test_share_of_a_link_is_freed_by_machines_of_this_link() -> None:
@@ -692,7 +831,7 @@ def test_share_of_a_link_is_freed_by_machines_of_this_link() -> None:
     other = site.register(candidate(mac(1), relay="10.77.0.3"))
     assert fill(site, 30, relay="10.77.0.2") == 24
     site.now += 100
-    site.second(candidate(mac(2), relay="10.77.0.2"))
+    site.ask(candidate(mac(2), relay="10.77.0.2"))
     displaced = site.admission.take_displaced()
     assert displaced
     assert key_of(other) not in displaced, "it is the oldest one"
@@ -701,118 +840,38 @@ def test_share_of_a_link_is_freed_by_machines_of_this_link() -> None:
 def test_listed_machine_takes_the_place_of_any_that_has_not_introduced_itself() -> None:
     listed = Lists(MAC, mac(10))
     site, made = full(listed)
-    site.progress = {mac(11): Progress.BOOTING, mac(12): Progress.REQUESTED}
+    site.progress = {mac(11): Progress.BOOTING, mac(12): Progress.UNKNOWN}
     site.now = 1012.0
-    assert site.second(candidate()).reason is AdmissionReason.PLACE
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE
     assert site.admission.take_displaced() == [key_of(made[2])], "the first one is on the list itself"
     site.remove(made[2])
-    site.admission.draw("uid", site.now)
-    assert site.admission.take_drawn() == [MAC]
+    assert site.admission.take_successors() == [MAC]
+
+
+def test_listed_machine_is_drawn_before_all_others() -> None:
+    site, _ = full(Lists(MAC))
+    site.now = 1003.0 + BOOT_FILE_SECONDS - 5
+    for number in range(100):
+        each = candidate(mac(number + 100))
+        site.admission.request(each, site.offer(each).address, site.now)
+    assert site.ask(candidate()).reason is AdmissionReason.PLACE, "it needs no old place"
 
 
 def test_listed_machine_needs_no_share_of_its_link() -> None:
     site = Site(listed=Lists(MAC))
     site.register(candidate(mac(5), relay="10.77.0.3"))
     assert fill(site, 24, relay="10.77.0.2") == 24
-    assert isinstance(site.second(candidate(relay="10.77.0.2")), Admitted)
+    assert isinstance(site.ask(candidate(relay="10.77.0.2")), Admitted)
 
 
-def test_listed_machine_is_drawn_before_all_others() -> None:
-    site, made = full(Lists(MAC))
-    for number in range(100):
-        seen_twice(site, candidate(mac(number + 100)))
-        site.now = 1100.0
-    site.now += 5
-    for number in range(100):
-        site.first(candidate(mac(number + 100)))
-    site.second(candidate())
-    (key, *_) = site.admission.take_displaced()
-    site.remove(site.hardware[key])
-    site.admission.draw("uid", site.now)
-    assert site.admission.take_drawn() == [MAC]
-    assert made
-
-
-def test_first_packet_of_a_listed_machine_is_remembered_in_a_flood() -> None:
-    site = Site(listed=Lists(MAC))
-    site.first(candidate())
-    for number in range(1 << 20):
-        site.admission.is_returning(b"\2" + number.to_bytes(5, "big"), site.now)
-    site.now += 4
-    assert isinstance(site.first(candidate()), Admitted)
-
-
-def test_each_waiting_machine_has_the_same_chance() -> None:
-    """One of ten waiting machines sends a hundred times as many packets. It is not drawn more often."""
-    drawn = dict.fromkeys(range(10), 0)
-    for turn in range(300):
-        site, made = full()
-        waiting = [candidate(mac(number + 100)) for number in range(10)]
-        for each in waiting:
-            site.first(each)
-        site.now += 2
-        for each in (*waiting, *[waiting[3]] * 100):
-            site.first(each)
-        key = site.admission.take_displaced()[0]
-        site.remove(site.hardware[key])
-        site.admission.draw(f"uid {turn}", site.now)
-        (mac_drawn,) = site.admission.take_drawn()
-        drawn[[each.mac for each in waiting].index(mac_drawn)] += 1
-        assert made
-    assert all(15 <= count <= 50 for count in drawn.values()), drawn
-
-
-def test_machine_of_another_link_is_drawn_as_often_as_those_of_a_flooded_link() -> None:
-    count = 0
-    for turn in range(100):
-        site, _ = full(relay="10.77.0.4")
-        waiting = [candidate(mac(number + 100), relay="10.77.0.2") for number in range(200)]
-        waiting.append(candidate(relay="10.77.0.3"))
-        for each in waiting:
-            site.first(each)
-        site.now += 2
-        for each in waiting:
-            site.first(each)
-        key = site.admission.take_displaced()[0]
-        site.remove(site.hardware[key])
-        site.admission.draw(f"uid {turn}", site.now)
-        count += site.admission.take_drawn() == [MAC]
-    assert 30 < count < 70
-
-
-def test_edges_that_see_the_same_machines_draw_the_same_one() -> None:
-    """Else they would create two Hardware with one address."""
-    drawn = []
-    for order in (range(50), reversed(range(50))):
-        site, made = full()
-        waiting = [candidate(mac(number + 100)) for number in order]
-        for each in waiting:
-            site.first(each)
-        site.now += 2
-        for each in waiting:
-            site.first(each)
-        site.remove(made[0])
-        site.admission.draw("uid of the Hardware", site.now)
-        drawn += site.admission.take_drawn()
-    assert drawn[0] == drawn[1]
-
-
-def test_machine_that_stopped_to_send_is_not_drawn() -> None:
-    site, made = full()
-    site.second(candidate())
-    site.now += 11
-    site.remove(made[0])
-    site.admission.draw("uid", site.now)
-    assert site.admission.take_drawn() == []
-
-
-def test_machine_that_was_registered_while_it_waited_is_not_drawn() -> None:
-    site, made = full()
-    site.second(candidate())
+def test_place_of_a_machine_that_was_registered_meanwhile_is_free_for_others() -> None:
+    site, _ = full()
+    site.ask(candidate())
+    (key,) = site.admission.take_displaced()
     site.put(objects.hardware("m1", MAC, "10.77.0.5"))
-    site.remove(made[0])
-    site.admission.draw("uid", site.now)
-    assert site.admission.take_drawn() == []
+    site.remove(site.hardware[key])
+    assert site.admission.take_successors() == []
+    assert site.free() == 1
 
 
 # --- deletion ---------------------------------------------------------------------------------------------------------
@@ -821,11 +880,11 @@ def test_machine_that_was_registered_while_it_waited_is_not_drawn() -> None:
 def test_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_minutes() -> None:
     site = Site()
     site.remove(site.register(candidate()))
-    refused = site.second(candidate())
+    refused = site.ask(candidate())
     assert refused.reason is AdmissionReason.DELETED
     assert "less than 10 minutes ago" in refused.text
     site.now += DELETED_SECONDS
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
 
 
 def test_approved_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_minutes() -> None:
@@ -833,20 +892,20 @@ def test_approved_machine_whose_hardware_was_deleted_is_not_admitted_for_ten_min
     approved = objects.hardware("m1", MAC, "10.0.0.7", annotations={DISCOVERED_AS_ANNOTATION: "discovery-x"})
     site.put(approved)
     site.remove(approved)
-    assert site.second(candidate()).reason is AdmissionReason.DELETED
+    assert site.ask(candidate()).reason is AdmissionReason.DELETED
 
 
 def test_machine_with_another_hardware_that_was_deleted_is_admitted() -> None:
     site = Site()
     site.put(objects.hardware("m1", MAC, "10.77.0.110"))
     site.remove(objects.hardware("m1", MAC, "10.77.0.110"))
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
 
 
 def test_listed_machine_is_admitted_at_once_after_the_deletion() -> None:
     site = Site(listed=Lists(MAC))
     site.remove(site.register(candidate()))
-    assert isinstance(site.second(candidate()), Admitted)
+    assert isinstance(site.ask(candidate()), Admitted)
 
 
 def test_machine_that_lost_its_hardware_for_a_shared_address_gets_another() -> None:
@@ -875,7 +934,7 @@ def test_machine_that_declined_its_address_gets_another_and_the_declined_one_is_
     site.now += OCCUPIED_SECONDS
     site.remove(again)
     site.now += DELETED_SECONDS
-    assert address_of(site.register(candidate())) == address_of(made)
+    assert address_of(made) in {str(site.offer(candidate(mac(number))).address) for number in range(100)}
 
 
 def test_declines_leave_three_quarters_of_a_range_for_machines() -> None:
@@ -884,11 +943,11 @@ def test_declines_leave_three_quarters_of_a_range_for_machines() -> None:
     size = int(rule.last) - int(rule.first) + 1
     for number in range(size // UNUSED_SHARE):
         site.remove(declined(site.register(candidate(mac(number + 1)))))
-        assert isinstance(site.second(candidate(mac(number + 1))), Admitted)
+        assert isinstance(site.ask(candidate(mac(number + 1))), Admitted)
         site.admission.give_back(mac(number + 1))
     made = site.register(candidate(mac(99)))
     site.remove(declined(made))
-    assert site.second(candidate(mac(99))).reason == AdmissionReason.DELETED
+    assert site.ask(candidate(mac(99))).reason == AdmissionReason.DELETED
     assert site.admission.free(rule, site.now) == size - size // UNUSED_SHARE
 
 
@@ -898,21 +957,24 @@ def test_address_that_an_operator_changed_after_the_decline_is_not_declined() ->
     other["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] = "10.77.0.77"
     site.put(other)
     site.remove(other)
-    assert site.second(candidate()).reason == AdmissionReason.DELETED
+    assert site.ask(candidate()).reason == AdmissionReason.DELETED
 
 
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 
-def test_invented_macs_create_nothing_and_take_no_memory() -> None:
+def test_invented_macs_create_nothing_and_take_little_memory() -> None:
     site = Site()
-    site.first(candidate())
+    free = site.free()
     for number in range(100_000):
         site.now += 0.0001
-        assert site.first(candidate(f"02:00:00:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"))
+        assert isinstance(
+            site.offer(candidate(f"02:00:00:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}")), Offered
+        )
+    assert site.free() == free
     assert not site.admission._pending
     assert not site.admission._held
-    assert not site.admission._heard
+    assert len(site.admission._offers) == MAX_OFFERS
     assert sys.getsizeof(site.admission._sightings._entries) < 2_300_000
 
 

@@ -17,11 +17,12 @@ from tests.support import objects
 from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse, turns
 from tink.discovery.admission import (
-    REQUEST_SECONDS,
+    BOOT_FILE_SECONDS,
     Admission,
     AdmissionReason,
     Admitted,
     Candidate,
+    Offered,
     Progress,
     read_rule,
 )
@@ -57,12 +58,15 @@ class Site:
 
     def discover(self, mac: str = MAC) -> Any:
         """Return the decision about the machine's DISCOVER."""
-        return self.writer.consider(Candidate(mac, HERE))
+        return self.writer.offer(Candidate(mac, HERE))
 
-    async def admit(self, mac: str = MAC) -> Admitted:
-        self.discover(mac)
-        await elapse(3)
-        decision = self.discover(mac)
+    def request(self, mac: str = MAC) -> Any:
+        """Return the decision about the machine's REQUEST for its offer; without an offer, about its DISCOVER."""
+        offered = self.discover(mac)
+        return self.writer.request(Candidate(mac, HERE), offered.address) if isinstance(offered, Offered) else offered
+
+    def admit(self, mac: str = MAC) -> Admitted:
+        decision = self.request(mac)
         assert isinstance(decision, Admitted), decision
         return decision
 
@@ -92,7 +96,7 @@ def claimed(address: str) -> ApiError:
 
 async def test_hardware_of_an_admitted_machine_is_created_at_once() -> None:
     async with running(Site(InProcessApi())) as site:
-        decision = await site.admit()
+        decision = site.admit()
         await turns(5)
         created = site.api.read(HARDWARE, NAME)
         assert created is not None
@@ -100,7 +104,6 @@ async def test_hardware_of_an_admitted_machine_is_created_at_once() -> None:
         line = f"admitted by rule rack7: Hardware default/{NAME} created with address {decision.address}"
         assert site.events == [(MAC, Outcome.OK, f"{line}, OSIE default/hook")]
         assert site.metric("tinkedge_discovery_admitted") == 1
-        assert site.metric("tinkedge_discovery_not_admitted", reason="second-packet") == 1
         assert site.metric("tinkedge_discovery_waiting") == 1
         assert site.metric("tinkedge_discovery_free_addresses", rule="rack7") == 3
         await elapse(60)
@@ -111,7 +114,7 @@ async def test_hardware_of_an_admitted_machine_is_created_at_once() -> None:
 async def test_hardware_that_another_edge_has_created_is_success() -> None:
     async with running(Site(InProcessApi())) as site:
         site.informer.hold()
-        decision = await site.admit()
+        decision = site.admit()
         other = objects.hardware(NAME, MAC, str(decision.address), metadata={"labels": {"a": "b"}})
         site.api.put(other)
         await turns(5)
@@ -125,16 +128,16 @@ async def test_hardware_that_another_edge_has_created_is_success() -> None:
 async def test_machine_is_admitted_again_if_its_hardware_does_not_arrive() -> None:
     """The object of that name has another MAC address, for example."""
     async with running(Site(InProcessApi(objects.hardware(NAME, "52:54:00:00:00:09", None)))) as site:
-        await site.admit()
+        site.admit()
         await turns(5)
-        assert site.discover().reason is AdmissionReason.REGISTERING
+        assert site.request().reason is AdmissionReason.REGISTERING
         await elapse(11)
-        assert isinstance(site.discover(), Admitted)
+        assert isinstance(site.request(), Admitted)
 
 
 async def test_rejected_address_is_replaced_by_another() -> None:
     async with running(Site(InProcessApi())) as site:
-        decision = await site.admit()
+        decision = site.admit()
         site.api.fail("create", claimed(str(decision.address)), of=HARDWARE)
         await turns(20)
         first, second = site.addresses()
@@ -149,7 +152,7 @@ async def test_machine_whose_mac_is_registered_elsewhere_is_reported_and_takes_n
     error = ApiError(422, "Invalid", f"MAC address {MAC} belongs to Hardware berlin/m7 already")
     async with running(Site(InProcessApi())) as site:
         site.api.fail("create", *[error] * 9, of=HARDWARE)
-        await site.admit()
+        site.admit()
         await turns(20)
         assert site.api.count("create", of=HARDWARE) == 1
         ((_, outcome, message),) = site.events
@@ -159,8 +162,9 @@ async def test_machine_whose_mac_is_registered_elsewhere_is_reported_and_takes_n
         assert site.metric("tinkedge_discovery_free_addresses", rule="rack7") == 4
         refused = site.discover()
         assert (refused.reason, refused.text) == (AdmissionReason.REJECTED, message)
+        assert site.metric("tinkedge_discovery_not_admitted", reason="rejected") == 1
         await elapse(61)
-        assert isinstance(site.discover(), Admitted)
+        assert isinstance(site.request(), Admitted)
 
 
 async def test_range_of_rejected_addresses_ends_with_a_report() -> None:
@@ -168,7 +172,7 @@ async def test_range_of_rejected_addresses_ends_with_a_report() -> None:
         # Each answer names the whole range, so every address counts as claimed.
         error = ApiError(422, "Invalid", "10.77.0.100 10.77.0.101 10.77.0.102 10.77.0.103 are claimed")
         site.api.fail("create", *[error] * 9, of=HARDWARE)
-        await site.admit()
+        site.admit()
         await turns(60)
         assert sorted(site.addresses()) == [f"10.77.0.{number}" for number in range(100, 104)]
         assert [outcome for _, outcome, _ in site.events] == [Outcome.FAILED]
@@ -190,7 +194,7 @@ async def test_range_of_rejected_addresses_ends_with_a_report() -> None:
 async def test_failed_creation_is_reported_with_the_remedy_and_tried_again(error: ApiError, remedy: str) -> None:
     async with running(Site(InProcessApi())) as site:
         site.api.fail("create", error, error, error, of=HARDWARE)
-        await site.admit()
+        site.admit()
         await turns(5)
         ((_, outcome, message),) = site.events
         assert outcome is Outcome.FAILED
@@ -205,11 +209,11 @@ async def test_failed_creation_is_reported_with_the_remedy_and_tried_again(error
 async def test_creation_that_fails_for_long_ends_and_starts_again_with_a_packet() -> None:
     async with running(Site(InProcessApi())) as site:
         site.api.fail("create", *[ApiError(403, "Forbidden", "no")] * 10, of=HARDWARE)
-        await site.admit()
+        site.admit()
         await elapse(300)
         assert site.api.count("create", of=HARDWARE) == 10
         assert not site.writer._creations
-        assert isinstance(site.discover(), Admitted)
+        assert isinstance(site.request(), Admitted)
         await turns(5)
         assert site.api.read(HARDWARE, NAME) is not None
 
@@ -217,7 +221,7 @@ async def test_creation_that_fails_for_long_ends_and_starts_again_with_a_packet(
 async def test_text_of_an_error_is_bounded_and_printable() -> None:
     async with running(Site(InProcessApi())) as site:
         site.api.fail("create", ApiError(500, "InternalError", "\x1b[31m" + "x" * 100_000), of=HARDWARE)
-        await site.admit()
+        site.admit()
         await turns(5)
         ((_, _, message),) = site.events
         assert len(message) < 1000
@@ -230,7 +234,7 @@ async def test_no_machine_is_admitted_while_the_hardware_is_not_known() -> None:
             assert site.discover().reason is AdmissionReason.API_AWAY
             await elapse(3)
         site.informer.listed()
-        assert isinstance(site.discover(), Admitted)
+        assert isinstance(site.request(), Admitted)
         await turns(5)
         site.informer.failing_for = 5.0
         assert site.discover("52:54:00:00:00:02").reason is AdmissionReason.API_AWAY
@@ -238,7 +242,7 @@ async def test_no_machine_is_admitted_while_the_hardware_is_not_known() -> None:
 
 async def test_admission_ends_if_an_operator_registers_the_machine_first() -> None:
     async with running(Site(InProcessApi())) as site:
-        await site.admit()
+        site.admit()
         site.api.put(objects.hardware("m1", MAC, "10.77.0.5"))
         await turns(5)
         assert site.api.read(HARDWARE, NAME) is None
@@ -248,7 +252,7 @@ async def test_admission_ends_if_an_operator_registers_the_machine_first() -> No
 async def test_conflict_of_names_is_no_error() -> None:
     async with running(Site(InProcessApi())) as site:
         site.api.fail("create", ConflictError(409, "AlreadyExists", "exists"), of=HARDWARE)
-        await site.admit()
+        site.admit()
         await turns(5)
         assert site.events == []
 
@@ -263,8 +267,8 @@ def stranger(number: int) -> str:
 async def fill(site: Site) -> list[str]:
     """Admit silent machines until the range is full and they must give way. Return the names of their Hardware."""
     for number in range(4):
-        await site.admit(stranger(number))
-    await elapse(REQUEST_SECONDS + 1)
+        site.admit(stranger(number))
+    await elapse(BOOT_FILE_SECONDS + 1)
     names = [discovered_name(stranger(number)) for number in range(4)]
     assert all(site.api.read(HARDWARE, name) for name in names)
     return names
@@ -278,39 +282,38 @@ def finalize(site: Site, name: str) -> None:
     site.api.remove(HARDWARE, name)
 
 
-async def test_silent_machine_gives_way_and_the_waiting_one_is_created_without_another_packet() -> None:
+async def test_silent_machine_gives_way_and_the_next_one_is_created_without_another_packet() -> None:
     async with running(Site(InProcessApi())) as site:
-        names = await fill(site)
-        site.discover()
-        await elapse(3)
-        assert site.discover().reason is AdmissionReason.PLACE
+        await fill(site)
+        assert site.request().reason is AdmissionReason.PLACE
+        address = str(site.admission.pending(MAC).address)  # type: ignore[union-attr]
         await turns(10)
         (deleted,) = [call for call in site.api.calls if call.verb == "delete"]
-        assert deleted.name == names[0]
+        gone = site.api.read(HARDWARE, deleted.name)
+        assert gone is not None
+        ((mac, interface),) = gone["spec"]["networkInterfaces"].items()
+        assert interface["dhcp"]["ip"] == address
         assert set(deleted.body["preconditions"]) == {"uid", "resourceVersion"}
-        assert site.events[-1][0] == stranger(0)
+        assert site.events[-1][0] == mac
         assert "is deleted, because it makes no progress and others wait for an address" in site.events[-1][2]
         assert site.metric("tinkedge_discovery_displaced") == 1
-        finalize(site, names[0])
+        assert site.api.read(HARDWARE, NAME) is None
+        finalize(site, deleted.name)
         await turns(10)
-        assert site.api.read(HARDWARE, NAME) is not None
+        assert site.api.read(HARDWARE, NAME)["spec"]["networkInterfaces"][MAC]["dhcp"]["ip"] == address
 
 
 async def test_hardware_that_changes_at_the_last_moment_is_not_deleted() -> None:
     async with running(Site(InProcessApi())) as site:
         names = await fill(site)
-        site.discover()
-        await elapse(3)
         site.informer.hold()
-        site.api.change(HARDWARE, names[0], status={"inventory": {"inBand": {"product": {}}}})
-        assert site.discover().reason is AdmissionReason.PLACE
+        for name in names:
+            site.api.change(HARDWARE, name, status={"inventory": {"inBand": {"product": {}}}})
+        assert site.request().reason is AdmissionReason.PLACE
         await turns(10)
-        assert "deletionTimestamp" not in site.api.read(HARDWARE, names[0])["metadata"]
+        assert all("deletionTimestamp" not in site.api.read(HARDWARE, name)["metadata"] for name in names)
+        assert site.admission.pending(MAC) is None
         site.informer.release()
-        await elapse(4)
-        site.discover()
-        await turns(10)
-        assert "deletionTimestamp" in site.api.read(HARDWARE, names[1])["metadata"], "another one gives way"
         assert site.metric("tinkedge_discovery_errors") == 0
 
 
@@ -319,14 +322,14 @@ async def test_edge_without_the_right_to_delete_tries_once_a_minute(caplog) -> N
         await fill(site)
         site.api.fail("delete", *[ApiError(403, "Forbidden", "edge cannot delete hardware")] * 9, of=HARDWARE)
         for _ in range(15):
-            site.discover()
+            site.request()
             await elapse(3)
         assert site.api.count("delete", of=HARDWARE) == 1
         (line,) = [each for each in caplog.messages if "can't give way" in each]
         assert "edge cannot delete hardware" in line
         assert "allow the edge to create and delete hardware: apply deploy/rbac-edge-discovery.yaml" in line
         await elapse(60)
-        site.discover()
+        site.request()
         await elapse(1)
         assert site.api.count("delete", of=HARDWARE) == 2
 
@@ -334,15 +337,14 @@ async def test_edge_without_the_right_to_delete_tries_once_a_minute(caplog) -> N
 @pytest.mark.parametrize(
     ("steps", "progress"),
     [
-        ([], Progress.NONE),
-        ([(Step.SEEN, {}), (Step.DHCP, {"stage": "PXE ROM", "dhcp": "offer"})], Progress.NONE),
-        ([(Step.DHCP, {"stage": "iPXE", "dhcp": "offer"})], Progress.NONE),
-        ([(Step.DHCP, {"stage": "PXE ROM", "dhcp": "ack"}), (Step.DHCP, {"dhcp": "offer"})], Progress.REQUESTED),
-        ([(Step.DHCP, {"server": "10.77.0.2"})], Progress.REQUESTED),
+        ([], Progress.UNKNOWN),
+        ([(Step.SEEN, {}), (Step.DHCP, {"stage": "PXE ROM", "dhcp": "offer"})], Progress.UNKNOWN),
+        ([(Step.DHCP, {"stage": "PXE ROM", "dhcp": "ack"}), (Step.DHCP, {"dhcp": "offer"})], Progress.NONE),
+        ([(Step.DHCP, {"server": "10.77.0.2"})], Progress.UNKNOWN),
         ([(Step.DHCP, {"dhcp": "ack"}), (Step.TFTP, {"phase": "begun"})], Progress.BOOTING),
         ([(Step.SCRIPT, {})], Progress.BOOTING),
     ],
-    ids=["nothing", "offer", "iPXE's offer", "ack", "other server", "boot file", "script"],
+    ids=["nothing", "offer", "ack", "other server", "boot file", "script"],
 )
 async def test_progress_of_a_machine_is_read_from_its_journey(
     steps: list[tuple[Step, dict[str, str]]], progress: Progress
