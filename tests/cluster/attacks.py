@@ -24,8 +24,8 @@ from tink.discovery.admission import discovered_hardware, read_rule
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import CRD, HARDWARE, LEASE, SECRET
 from tink.versions import DEFINITIONS, OLD
-from tink.webhooks.conversion import MAX_REVIEW_BYTES
 from tink.webhooks.registration import CONFIGURATION
+from tink.webhooks.server import MAX_REVIEW_BYTES
 
 Raw = dict[str, Any]
 

@@ -49,7 +49,7 @@ from tink.metal3.migration import MigrationSettings, Phase, survey
 from tink.metal3.webhook import HostConversion
 from tink.webhooks import conversion
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.webhooks.server import Webhooks, WebhookSettings
+from tink.webhooks.server import MAX_REVIEW_BYTES, Webhooks, WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 
@@ -273,8 +273,7 @@ async def posted(site: Site, body: Any, **more: Any) -> tuple[int, str]:
 async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
     assert await posted(site, b"{}") == (400, no_review)
-    monkeypatch.setattr(conversion, "MAX_REVIEW_BYTES", 1 << 21)
-    assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
+    assert (await posted(site, b" " * (MAX_REVIEW_BYTES + 1)))[0] == 413
     reading = conversion._READ_SECONDS
     monkeypatch.setattr(conversion, "_READ_SECONDS", 0.3)
 
@@ -285,7 +284,7 @@ async def test_invalid_too_large_or_too_slow_review_is_rejected(site: Site, monk
     results = await asyncio.gather(*(posted(site, slowly()) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(each, aiohttp.ClientError) or each[0] == 408 for each in results), results  # type: ignore[index]
     monkeypatch.setattr(conversion, "_READ_SECONDS", reading)
-    assert (await posted(site, b" " * (1 << 21)))[0] == 400, "the slow ones hold no place any more"
+    assert (await posted(site, b" " * MAX_REVIEW_BYTES))[0] == 400, "the slow ones hold no place any more"
 
 
 async def test_large_review_delays_no_other_review(site: Site) -> None:

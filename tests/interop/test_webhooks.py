@@ -27,7 +27,7 @@ from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
 from tink.webhooks.admission import Admission, ReviewPlugin
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
-from tink.webhooks.server import Webhooks
+from tink.webhooks.server import MAX_REVIEW_BYTES, Webhooks
 
 DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())
@@ -183,6 +183,6 @@ async def test_invalid_too_large_or_misdirected_review_is_refused(ask: Asked) ->
     for body in odd:
         status, text = await ask(body)
         assert (status, "no AdmissionReview" in text) == (400, True)
-    assert (await ask(b" " * ((16 << 20) + 1)))[0] == 413
+    assert (await ask(b" " * (MAX_REVIEW_BYTES + 1)))[0] == 413
     for path in ("/admission", "/", "/admission/guess"):
         assert (await ask(review("Hardware", "CREATE"), path))[0] == 404

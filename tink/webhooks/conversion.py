@@ -14,7 +14,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +32,6 @@ log = logging.getLogger(__name__)
 API_VERSION = "apiextensions.k8s.io/v1"
 KIND = "ConversionReview"
 
-MAX_REVIEW_BYTES = 8 << 20
-"""Maximum bytes of a review. A kube-apiserver sends one object at a time, and the embedded API 1 MiB or one object.
-
-Of JSON, Python makes at most 34 times as much (`[{},{},...]`): 272 MiB, where the chart limits the controller's memory
-to 512 MiB."""
-_LARGE = 1 << 20
-_MAX_LARGE = 1
 _READ_SECONDS = 30.0
 """The API server waits this long for its answer."""
 _TRIES = 3
@@ -214,25 +206,22 @@ class ConversionHook:
         self._absent: set[str] = set()
         self._added: set[str] = set()
         """Definitions that had the version to add, with its present schema, at some time."""
-        self._large = asyncio.Semaphore(_MAX_LARGE)
 
     async def ready(self) -> None:
         """Return at once: a conversion needs no other data."""
 
     async def answer(self, request: web.Request) -> web.Response:
         """Convert. Status 200: a review, 400: any other body, 413: a too large one, 408: a too slow one."""
-        length = request.content_length
-        async with self._large if length is None or length > _LARGE else nullcontext():
-            try:
-                async with asyncio.timeout(_READ_SECONDS):
-                    body = await request.clone(client_max_size=MAX_REVIEW_BYTES).read()
-            except TimeoutError:
-                return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
-            try:
-                made = await offload(self._conversion.weight(body), answer, body, self._conversion)
-            except ReviewError as error:
-                return web.Response(status=400, text=f"no ConversionReview: {error}\n")
-            return web.Response(body=made, content_type="application/json")
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
+        try:
+            made = await offload(self._conversion.weight(body), answer, body, self._conversion)
+        except ReviewError as error:
+            return web.Response(status=400, text=f"no ConversionReview: {error}\n")
+        return web.Response(body=made, content_type="application/json")
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
         """Write `spec.conversion`, the definitions to install and the versions to add.

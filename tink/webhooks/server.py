@@ -18,9 +18,10 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -152,11 +153,15 @@ LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443
 """Default port of a Service's endpoints, as is usual for Kubernetes controllers."""
 
-_MAX_REVIEW_BYTES = 16 << 20
-"""Maximum size of a request in bytes: an old and a new object of 3 MiB each, and their growth by JSON escapes.
+MAX_REVIEW_BYTES = 8 << 20
+"""Maximum size of a request in bytes.
 
-A hook that expects larger requests has a note about that.
+A write has an old and a new object, of 1.5 MiB each in the default etcd, and they grow by JSON escapes. For a
+conversion, a kube-apiserver sends one object at a time, and the embedded API 1 MiB or one object. Of JSON, Python makes
+at most 34 times as much (`[{},{},...]`): 272 MiB, where the chart limits the controller's memory to 512 MiB.
 """
+_LARGE = 1 << 20
+"""Of larger requests, one at a time is read and answered."""
 LOOK_AFTER_SECONDS = 60.0
 SPREAD_SECONDS = 30.0
 """Time for API servers to learn of a registration. Until then they receive a certificate that they already trust."""
@@ -241,6 +246,7 @@ class Webhooks:
         # All replicas behind a Service need the same path, and a NetworkPolicy can restrict the callers.
         self._secret = "" if self._settings.service else f"/{secrets.token_urlsafe(16)}"
         self.port = 0
+        self._large = asyncio.Semaphore(1)
         self.metrics = WebhookMetrics()
 
     async def start(self) -> None:
@@ -250,9 +256,10 @@ class Webhooks:
         """
         for hook in self._hooks:
             await hook.ready()
-        app = web.Application(client_max_size=_MAX_REVIEW_BYTES)
+        app = web.Application(client_max_size=MAX_REVIEW_BYTES)
         for hook in self._hooks:
-            app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, hook.answer))
+            answer = partial(self._answer, hook)
+            app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, answer))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         everywhere = self._settings.url or self._settings.service
@@ -262,6 +269,11 @@ class Webhooks:
         await site.start()
         self.port = site.port
         await self.look_after()
+
+    async def _answer(self, hook: Hook, request: web.Request) -> web.Response:
+        length = request.content_length
+        async with self._large if length is None or length > _LARGE else nullcontext():
+            return await hook.answer(request)
 
     async def run(self) -> None:
         """Keep certificates and registrations fresh until cancelled."""
