@@ -161,7 +161,7 @@ conversion, a kube-apiserver sends one object at a time, and the embedded API 1 
 at most 34 times as much (`[{},{},...]`): 272 MiB, where the chart limits the controller's memory to 512 MiB.
 """
 _LARGE = 1 << 20
-"""Of larger requests, one at a time is read and answered."""
+"""Requests larger than this are read and answered one at a time."""
 LOOK_AFTER_SECONDS = 60.0
 SPREAD_SECONDS = 30.0
 """Time for API servers to learn of a registration. Until then they receive a certificate that they already trust."""
