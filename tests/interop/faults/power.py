@@ -78,7 +78,7 @@ FAULTS = [
     _fault("the BMC ignores the boot device", "RequestIgnored", r"accepted", Bmc("On,BOOT_IGNORED")),
     _fault("the BMC keeps the boot device for all boots", "RequestIgnored", r"Continuous", Bmc("On,WRONG_ENABLED")),
     _fault("the BMC does not answer", "BmcUnreachable", r"172\.31\.77\.250", Bmc(host="172.31.77.250")),
-    _fault("the BMC refuses the password", "CredentialsRefused", r"refused", Bmc("On", password="of-another-bmc")),
+    _fault("the BMC refuses the password", "CredentialsRefused", r"refuses", Bmc("On", password="of-another-bmc")),
     _fault(
         "the BMC has another certificate", "CertificateNotTrusted", r"fingerprint", Bmc("On", fingerprint="ab" * 32)
     ),
