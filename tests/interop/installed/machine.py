@@ -23,7 +23,7 @@ _IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4
 """Arguments of udhcpc that send options 60, 93 and 77 of a PXE ROM and of iPXE (RFC 4578, RFC 3004)."""
 _OWN_SYSFS = """\
 set -e
-mkdir "$1/cgroup"
+mkdir -p "$1/cgroup"
 mount --rbind /sys/fs/cgroup "$1/cgroup"
 mount -t sysfs sysfs /sys
 mount --rbind "$1/cgroup" /sys/fs/cgroup
