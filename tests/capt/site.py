@@ -325,7 +325,7 @@ class Site:
         await until(nothing_is_left, lambda: f"still in the source: {', '.join(left)}", every=0.1)
 
     async def until_ready(self) -> None:
-        """Wait until all TinkerbellMachines are ready. Meanwhile, install those that have a Workflow."""
+        """Install TinkerbellMachines as soon as they have a Workflow, until all are ready."""
         await self._until("not ready", lambda machine: bool(machine.get("status", {}).get("ready")), self._install)
 
     async def create(self, names: Sequence[str], version: str = "v1.34.1") -> None:

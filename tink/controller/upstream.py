@@ -3,8 +3,8 @@
 At its start, Tinkerbell writes its own definitions (tinkerbell/tinkerbell, crd/crd.go, MigrateAndReady): by a
 server-side apply and, after a conflict, by an update, both with the field manager TINKERBELL_MANAGER. The API server
 refuses its Hardware, Templates and Workflows, because a version in `status.storedVersions` must not leave
-`spec.versions`. It takes the definitions of BMCs, and those that were deleted before. They lack fields of tinkedge,
-which the API server then removes from every object that is written.
+`spec.versions`. It accepts the definitions of BMCs, and a definition that was deleted before. These lack fields of
+tinkedge, which the API server then removes from every object that is written.
 
 Tinkerbell's controller renders Workflows and boots their machines, as tinkedge's does, so only one of them may run.
 

@@ -450,7 +450,7 @@ class _Range:
         self.silent = self.boots = 0
         """The addresses of `places`, and of `booting`."""
         self.places: dict[NamespacedName, _Place] = {}
-        """The Hardware that may have to give way, in the order of their creation; without those that boot."""
+        """The Hardware that may have to give way, the oldest first, except those in `booting`."""
         self.booting: dict[NamespacedName, _Place] = {}
         """The Hardware of machines that boot. They give way to machines on lists alone."""
 
